@@ -1,0 +1,226 @@
+// Package ledger keeps what must not be lost: renders, assets, idempotency
+// keys, concurrency slots, stage results, attempts and leases, as JetStream
+// key-value records under compare-and-set.
+//
+// Every read that decides something is answered by the stream's leader: a
+// follower may not have seen an acknowledged write yet. Tenants enter keys
+// only as render.Tenant.Key, ids only after their strict pattern matched.
+package ledger
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"time"
+
+	"github.com/vidforge/vidforge/pkg/render"
+)
+
+var (
+	// ErrNotFound is returned when the key does not exist, has expired, or
+	// the id does not match its pattern.
+	ErrNotFound = errors.New("ledger: not found")
+	// ErrExists is returned when a create finds the key taken.
+	ErrExists = errors.New("ledger: exists already")
+	// ErrConflict is returned when a compare-and-set lost: read again,
+	// decide again.
+	ErrConflict = errors.New("ledger: changed in the meantime")
+	// ErrNoSlot is returned when a tenant holds all its slots.
+	ErrNoSlot = errors.New("ledger: no free slot")
+	// ErrLeased is returned when somebody else holds a lease.
+	ErrLeased = errors.New("ledger: leased by another")
+	// ErrLeaseLost is returned when a lease expired or was taken over.
+	ErrLeaseLost = errors.New("ledger: lease lost")
+)
+
+// RenderEntry is a render record as read: the record, and what Update needs to
+// write its successor (revision, fields that a newer version wrote).
+type RenderEntry struct {
+	Record   *render.Record
+	Revision uint64
+	origin   any
+}
+
+// AssetEntry is an asset record as read.
+type AssetEntry struct {
+	Asset    *render.Asset
+	Revision uint64
+	origin   any
+}
+
+// Binding is what an idempotency key is bound to.
+type Binding struct {
+	Task     render.ID
+	SpecHash string
+	// Revision is the binding's own, for Unbind.
+	Revision uint64
+}
+
+// Outcome is how an attempt ended.
+type Outcome string
+
+// Outcomes. An attempt that is never closed becomes lost when the next one
+// opens.
+const (
+	OutcomeOpen     Outcome = "open"
+	OutcomeDone     Outcome = "done"
+	OutcomeFailed   Outcome = "failed"
+	OutcomeHandback Outcome = "handback"
+	OutcomeLost     Outcome = "lost"
+)
+
+// Attempt is one try at a work.
+type Attempt struct {
+	ID      string
+	Worker  string
+	Opened  time.Time
+	Outcome Outcome
+	Reason  string
+}
+
+// History is every attempt at one work, oldest first.
+type History struct{ Attempts []Attempt }
+
+// Workers counts the distinct workers whose attempts ended with the outcome.
+func (h History) Workers(o Outcome) int {
+	seen := map[string]bool{}
+	for _, a := range h.Attempts {
+		if a.Outcome == o {
+			seen[a.Worker] = true
+		}
+	}
+	return len(seen)
+}
+
+// Count counts the attempts that ended with the outcome.
+func (h History) Count(o Outcome) int {
+	n := 0
+	for _, a := range h.Attempts {
+		if a.Outcome == o {
+			n++
+		}
+	}
+	return n
+}
+
+// Lease is a held lease. It is not safe for concurrent use.
+type Lease interface {
+	// Renew extends the lease by its whole time. ErrLeaseLost when it ran out
+	// or was taken over.
+	Renew(ctx context.Context) error
+	// Release gives the lease up, if it is still held. Releasing a lost lease
+	// is no error and harms nobody.
+	Release(ctx context.Context) error
+}
+
+// SlotHolder is one taken slot.
+type SlotHolder struct {
+	Tenant string // render.Tenant.Key
+	Slot   int
+	Task   render.ID
+}
+
+// Ledger is the durable record of the farm. All methods may be called at once.
+// Errors other than the package's own mean that the outcome is unknown: for a
+// write, it may have happened.
+type Ledger interface {
+	// CreateRender stores a new record. ErrExists if the id is taken.
+	CreateRender(ctx context.Context, rec *render.Record) (RenderEntry, error)
+	// GetRender reads a record from the leader. ErrNotFound for unknown,
+	// foreign and malformed ids alike.
+	GetRender(ctx context.Context, tenant render.Tenant, id render.ID) (RenderEntry, error)
+	// UpdateRender replaces prev by next if nothing came between, else
+	// ErrConflict. Unknown fields of prev are kept. A terminal record expires
+	// by itself at next.Expires and is never replaced again (ErrConflict).
+	UpdateRender(ctx context.Context, prev RenderEntry, next *render.Record) (RenderEntry, error)
+	// Renders iterates over every stored record of every tenant, in no order.
+	// It is for reconciliation, not for requests.
+	Renders(ctx context.Context) iter.Seq2[RenderEntry, error]
+	// WatchRenders calls fn with every record that is written from now on,
+	// one after the other, until ctx ends. It may lag behind an acknowledged
+	// write and may skip intermediate records: a hint, never an answer.
+	WatchRenders(ctx context.Context, fn func(*render.Record)) error
+
+	// CreateAsset, GetAsset and UpdateAsset are as for renders. An asset
+	// expires at Asset.Expires.
+	CreateAsset(ctx context.Context, a *render.Asset) (AssetEntry, error)
+	GetAsset(ctx context.Context, tenant render.Tenant, id render.AssetID) (AssetEntry, error)
+	UpdateAsset(ctx context.Context, prev AssetEntry, next *render.Asset) (AssetEntry, error)
+	// DeleteAsset removes the record if it is still at prev's revision.
+	DeleteAsset(ctx context.Context, prev AssetEntry) error
+	// ListAssets returns up to limit assets of the tenant in order of id,
+	// those after the id `after` ("" from the start), and the id to go on
+	// from ("" at the end).
+	ListAssets(ctx context.Context, tenant render.Tenant, after render.AssetID, limit int) ([]*render.Asset, render.AssetID, error)
+	// Assets iterates over every stored asset of every tenant.
+	Assets(ctx context.Context) iter.Seq2[AssetEntry, error]
+
+	// Bind binds an idempotency key (its HMAC in hex) for window, unless it
+	// is bound already: then the present binding is returned with created
+	// false.
+	Bind(ctx context.Context, tenant render.Tenant, keyHash string, b Binding, window time.Duration) (got Binding, created bool, err error)
+	// Unbind removes a binding that is still at b.Revision.
+	Unbind(ctx context.Context, tenant render.Tenant, keyHash string, b Binding) error
+
+	// TakeSlot takes the lowest free of the tenant's slots 0 to limit-1 for
+	// the task. ErrNoSlot when all are taken. A task that holds one already
+	// gets the same one.
+	TakeSlot(ctx context.Context, tenant render.Tenant, task render.ID, limit int) (int, error)
+	// FreeSlot frees the slot if the task still holds it.
+	FreeSlot(ctx context.Context, tenant render.Tenant, slot int, task render.ID) error
+	// Slots iterates over every taken slot.
+	Slots(ctx context.Context) iter.Seq2[SlotHolder, error]
+
+	// PutResult records the result of a work. The first one counts: first is
+	// true for it, and every later call returns that first result.
+	PutResult(ctx context.Context, res *render.StageResult) (counts *render.StageResult, first bool, err error)
+	// GetResult reads the result that counts. ErrNotFound while there is none.
+	GetResult(ctx context.Context, w render.Work) (*render.StageResult, error)
+	// CountResults counts, by one question to the leader, the results of the
+	// encode step (segment and audio) of a generation.
+	CountResults(ctx context.Context, tenant render.Tenant, task render.ID, generation uint32) (int, error)
+	// Results reads every result of a generation, in order of stage and index.
+	Results(ctx context.Context, tenant render.Tenant, task render.ID, generation uint32) ([]*render.StageResult, error)
+
+	// OpenAttempt adds an attempt to the work's history and returns the
+	// history with it. An earlier attempt that is still open is closed as
+	// lost: only the holder of the work's lease may call this.
+	OpenAttempt(ctx context.Context, w render.Work, a Attempt) (History, error)
+	// CloseAttempt sets the attempt's outcome. Closing a closed one changes
+	// nothing.
+	CloseAttempt(ctx context.Context, w render.Work, id string, o Outcome, reason string) (History, error)
+	// AttemptHistory reads a history; an unknown work has an empty one.
+	AttemptHistory(ctx context.Context, w render.Work) (History, error)
+
+	// LeaseWork takes the lease of a work for holder. ErrLeased while
+	// somebody else holds it. The lease time is the ledger's, counted by the
+	// server from the last renewal; no two hosts' clocks are compared.
+	LeaseWork(ctx context.Context, w render.Work, holder string) (Lease, error)
+	// LeaseName takes a named lease (a leadership). Names are [a-z0-9-]+.
+	// Leadership is an optimisation: everything stays right under two leaders.
+	LeaseName(ctx context.Context, name, holder string) (Lease, error)
+
+	// Secret returns the farm's 32 random bytes of that name ([a-z0-9-]+),
+	// made by the first caller.
+	Secret(ctx context.Context, name string) ([]byte, error)
+
+	// Ping asks the leader for a sign of life.
+	Ping(ctx context.Context) error
+}
+
+// Config sizes the ledger's buckets.
+type Config struct {
+	// Shards is the number of buckets that records are hashed over. Defaults
+	// to 1; 8 suits a cluster. It cannot change once records exist.
+	Shards int
+	// Replicas of every bucket: 1 or 3. Defaults to 1.
+	Replicas int
+	// LeaseTTL is how long a lease lives without renewal, 15 to 30 s, rounded
+	// to seconds. Defaults to 20 s.
+	LeaseTTL time.Duration
+	// Timeout bounds every single call to the server. Defaults to 5 s.
+	Timeout time.Duration
+	// Prefix is put before every bucket's name, so that tests and farms can
+	// share a server. [A-Za-z0-9]*.
+	Prefix string
+}

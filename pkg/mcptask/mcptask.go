@@ -1,0 +1,84 @@
+// Package mcptask adds tasks to servers built with the official MCP Go SDK:
+// the extension io.modelcontextprotocol/tasks of MCP 2026-07-28. It knows
+// nothing of what the tasks do: a Store looks them up, a tool makes them.
+package mcptask
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// ExtensionID is the extension's name in capabilities.
+const ExtensionID = "io.modelcontextprotocol/tasks"
+
+// Status of a task on the wire.
+type Status string
+
+// Statuses of SEP-2663.
+const (
+	StatusWorking       Status = "working"
+	StatusInputRequired Status = "input_required"
+	StatusCompleted     Status = "completed"
+	StatusFailed        Status = "failed"
+	StatusCancelled     Status = "cancelled"
+)
+
+// Terminal reports whether the status is final.
+func (s Status) Terminal() bool {
+	return s == StatusCompleted || s == StatusFailed || s == StatusCancelled
+}
+
+// Task is a task as one caller sees it now.
+type Task struct {
+	ID            string
+	Status        Status
+	StatusMessage string
+	CreatedAt     time.Time
+	LastUpdatedAt time.Time
+	// TTL counts from CreatedAt; zero is null on the wire (no limit).
+	TTL time.Duration
+	// PollInterval is how long a client should wait before it asks again.
+	PollInterval time.Duration
+	// InputRequests go out with StatusInputRequired, also when empty. Each
+	// value is the whole request, {"method":"elicitation/create","params":…},
+	// and is sent byte for byte.
+	InputRequests map[string]json.RawMessage
+	// Result of a completed task (a tool error is a completed task whose
+	// result has IsError).
+	Result *mcp.CallToolResult
+	// Error of a failed task.
+	Error *jsonrpc.Error
+}
+
+// Caller is who asks, and what the request declared.
+type Caller struct {
+	// Principal is what the HTTP layer put there (WithPrincipal), or nil.
+	Principal       any
+	ProtocolVersion string
+	Capabilities    *mcp.ClientCapabilities
+	// Meta is the request's _meta.
+	Meta map[string]any
+}
+
+// Store looks up and changes tasks. Errors that are *jsonrpc.Error go to the
+// client as they are; ErrNotFound becomes -32602; anything else -32603.
+type Store interface {
+	// Get returns the task as this caller sees it.
+	Get(ctx context.Context, c Caller, id string) (*Task, error)
+	// Update hands over answers to input requests, keyed as they were asked.
+	// Unknown and answered keys are ignored.
+	Update(ctx context.Context, c Caller, id string, responses map[string]json.RawMessage) error
+	// Cancel asks for the end. Cancelling a finished task is no error.
+	Cancel(ctx context.Context, c Caller, id string) error
+	// Watch calls fn with the task as it is and after every change until it
+	// is terminal, fn fails or ctx ends.
+	Watch(ctx context.Context, c Caller, id string, fn func(*Task) error) error
+}
+
+// Tool is a tool that answers a declaring caller with a task. For any other
+// caller it is an ordinary handler: task is nil then and result is sent.
+type Tool func(ctx context.Context, c Caller, req *mcp.CallToolRequest) (result *mcp.CallToolResult, task *Task, err error)

@@ -1,0 +1,3 @@
+module github.com/vidforge/vidforge/proto
+
+go 1.26
