@@ -115,9 +115,11 @@ type Lease interface {
 
 // SlotHolder is one taken slot.
 type SlotHolder struct {
-	Tenant string // render.Tenant.Key
+	Tenant render.Tenant
 	Slot   int
 	Task   render.ID
+	// Taken is the server's time of the taking.
+	Taken time.Time
 }
 
 // Ledger is the durable record of the farm. All methods may be called at once.
