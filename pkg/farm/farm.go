@@ -55,6 +55,8 @@ type Progress struct {
 	SegmentsDone, SegmentsTotal *int
 	Attempt                     *int
 	LogTail                     []string // up to 20 lines
+	// QueuePosition counts from 1 while queued.
+	QueuePosition *int
 }
 
 // View is a render as it is now: the record of truth and, when known, live
@@ -76,6 +78,8 @@ type Validation struct {
 	Plan     render.Plan
 	Duration time.Duration
 	Warnings []string
+	// Estimate is the expected time from now to the end, nil when unknown.
+	Estimate *time.Duration
 }
 
 // Upload is a file on its way in.
