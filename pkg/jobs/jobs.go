@@ -24,14 +24,12 @@ import (
 // ErrNone is returned by Fetch when nothing came within the wait.
 var ErrNone = errors.New("jobs: nothing to do")
 
-// Message is a piece of work on its way to a worker.
-type Message struct {
-	Work render.Work
-	// Trace is the W3C context of whoever caused the work.
-	Trace render.TraceContext
-	// Enqueued is set by Enqueue and Fetch.
-	Enqueued time.Time
-}
+// What a queue carries, as package render defines it.
+type (
+	Message    = render.Message
+	Timer      = render.Timer
+	DeadLetter = render.DeadLetter
+)
 
 // Delivery is a fetched message. Exactly one of Ack, Handback and Drop ends it;
 // without any it is delivered again after the ack wait.
@@ -44,24 +42,6 @@ type Delivery interface {
 	Ack(ctx context.Context) error
 	// Handback offers the message again after the delay.
 	Handback(ctx context.Context, delay time.Duration) error
-}
-
-// Timer is a hint that something is due. Timers may fire late, twice, or not
-// at all when their stream was lost; reconciliation finds what is overdue.
-type Timer struct {
-	Tenant render.Tenant
-	Task   render.ID
-	// Name tells timers of one task apart: [a-z0-9-]+.
-	Name string
-	At   time.Time
-}
-
-// DeadLetter is a work that was given up, for an operator to look at.
-type DeadLetter struct {
-	Work    render.Work
-	Reason  string
-	Failure *render.Failure
-	At      time.Time
 }
 
 // Queue is the farm's work. All methods may be called at once.

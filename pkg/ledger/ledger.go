@@ -48,60 +48,22 @@ type AssetEntry struct {
 	origin   any
 }
 
-// Binding is what an idempotency key is bound to.
-type Binding struct {
-	Task     render.ID
-	SpecHash string
-	// Revision is the binding's own, for Unbind.
-	Revision uint64
-}
-
-// Outcome is how an attempt ended.
-type Outcome string
-
-// Outcomes. An attempt that is never closed becomes lost when the next one
-// opens.
-const (
-	OutcomeOpen     Outcome = "open"
-	OutcomeDone     Outcome = "done"
-	OutcomeFailed   Outcome = "failed"
-	OutcomeHandback Outcome = "handback"
-	OutcomeLost     Outcome = "lost"
+// What a ledger stores beside records, as package render defines it.
+type (
+	Binding = render.Binding
+	Outcome = render.Outcome
+	Attempt = render.Attempt
+	History = render.History
 )
 
-// Attempt is one try at a work.
-type Attempt struct {
-	ID      string
-	Worker  string
-	Opened  time.Time
-	Outcome Outcome
-	Reason  string
-}
-
-// History is every attempt at one work, oldest first.
-type History struct{ Attempts []Attempt }
-
-// Workers counts the distinct workers whose attempts ended with the outcome.
-func (h History) Workers(o Outcome) int {
-	seen := map[string]bool{}
-	for _, a := range h.Attempts {
-		if a.Outcome == o {
-			seen[a.Worker] = true
-		}
-	}
-	return len(seen)
-}
-
-// Count counts the attempts that ended with the outcome.
-func (h History) Count(o Outcome) int {
-	n := 0
-	for _, a := range h.Attempts {
-		if a.Outcome == o {
-			n++
-		}
-	}
-	return n
-}
+// Outcomes of an attempt.
+const (
+	OutcomeOpen     = render.OutcomeOpen
+	OutcomeDone     = render.OutcomeDone
+	OutcomeFailed   = render.OutcomeFailed
+	OutcomeHandback = render.OutcomeHandback
+	OutcomeLost     = render.OutcomeLost
+)
 
 // Lease is a held lease. It is not safe for concurrent use.
 type Lease interface {

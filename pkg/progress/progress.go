@@ -11,40 +11,16 @@ import (
 	"github.com/vidforge/vidforge/pkg/render"
 )
 
-// Sample is how far one piece of work is. Unknown numbers are nil, never
-// guessed.
-type Sample struct {
-	Work    render.Work
-	Attempt int // counted from 1
-	Worker  string
-	// FramesDone of FramesTotal in this work.
-	FramesDone, FramesTotal *int64
-	// FPS is output frames per second, smoothed; Speed is media seconds per
-	// wall second.
-	FPS, Speed *float64
-	// Done marks finished work.
-	Done bool
-	// LogTail is the encoder's last lines, cleaned for clients.
-	LogTail []string
-	At      time.Time
-}
+// What a board shows, as package render defines it.
+type (
+	Sample = render.Sample
+	Worker = render.Worker
+)
 
 // Live is what is known about a task's work right now.
 type Live struct {
 	// Samples are the latest of each work of the newest generation.
 	Samples []Sample
-}
-
-// Worker is one registered worker process.
-type Worker struct {
-	ID       string
-	Version  string
-	Classes  []render.Class
-	Slots    int
-	Busy     int
-	Encoders []string
-	Started  time.Time
-	Seen     time.Time
 }
 
 // Board is the live view. Every method returns within the board's deadline
