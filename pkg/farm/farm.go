@@ -5,7 +5,9 @@
 package farm
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"time"
@@ -39,6 +41,18 @@ type Config struct {
 	// ReconcileEvery is the mean time between two looks at everything that is
 	// not finished. Defaults to 15 s.
 	ReconcileEvery time.Duration
+	// MaxAttempts bounds how often a work may fail: on that many distinct
+	// workers, or twice as often in all. Defaults to 3.
+	MaxAttempts int
+	// MaxLost bounds how often a work's worker may vanish. Defaults to 10.
+	MaxLost int
+	// BeatEvery is how often a claim renews itself. Defaults to 6 s, a third
+	// of the shortest sensible ack wait.
+	BeatEvery time.Duration
+	// ProbeWait is how long an upload waits for its probe. Defaults to 30 s.
+	ProbeWait time.Duration
+	// Holder names this process in leases. Defaults to a random name.
+	Holder string
 	// Now is the clock. Defaults to time.Now.
 	Now func() time.Time
 	// Logger defaults to slog.Default().
@@ -104,33 +118,74 @@ type Content struct {
 	Presign func(ctx context.Context, ttl time.Duration) (url string, expires time.Time, err error)
 }
 
-/* The methods of *Farm, all safe for concurrent use. Errors that a client may
-see are *render.Error.
+// Farm is the facade. Make it with New; its methods may be called at once.
+// Errors that a client may see are *render.Error.
+type Farm struct {
+	stores Stores
+	cfg    Config
+	log    *slog.Logger
+	hub    *hub
+}
 
-func New(s Stores, c Config) *Farm
-func (f *Farm) Run(ctx context.Context) error   // dispatchers, timers, reconcile; until ctx ends
-func (f *Farm) Ready(ctx context.Context) error // ledger and blobs answer (Redis may be down)
+// New makes a farm over open stores. It starts nothing; see Run.
+func New(s Stores, c Config) *Farm {
+	c.MaxConcurrent = cmp.Or(c.MaxConcurrent, 16)
+	c.MaxAssetBytes = cmp.Or(c.MaxAssetBytes, 16<<30)
+	c.AssetRetention = cmp.Or(c.AssetRetention, 7*24*time.Hour)
+	c.ReconcileEvery = cmp.Or(c.ReconcileEvery, 15*time.Second)
+	c.MaxAttempts = cmp.Or(c.MaxAttempts, 3)
+	c.MaxLost = cmp.Or(c.MaxLost, 10)
+	c.BeatEvery = cmp.Or(c.BeatEvery, 6*time.Second)
+	c.ProbeWait = cmp.Or(c.ProbeWait, 30*time.Second)
+	c.Holder = cmp.Or(c.Holder, "farm-"+render.NewAttemptID())
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return &Farm{stores: s, cfg: c, log: c.Logger, hub: newHub()}
+}
 
-// Submit: idempotent under Request.IdempotencyKey. existing is true when the key named an existing render.
-func (f *Farm) Submit(ctx, tenant render.Tenant, s Submission) (v *View, existing bool, err error)
-func (f *Farm) Validate(ctx, tenant, req render.Request) (*Validation, error)
-func (f *Farm) Get(ctx, tenant, id render.ID) (*View, error)          // render_not_found
-// Watch calls fn with the present view and again after changes (record changes at once, live numbers at most every 2 s) until fn fails, ctx ends or the render is terminal.
-func (f *Farm) Watch(ctx, tenant, id, fn func(*View) error) error
-func (f *Farm) Decide(ctx, tenant, id, d render.Decision) (*View, error) // repeated same: success; approval_already_recorded, approval_not_pending
-func (f *Farm) MintInput(ctx, tenant, id, in render.InputRequest) (*View, error) // stores it once; the view has the stored one
-func (f *Farm) AnswerInput(ctx, tenant, id, key, action string) (*View, error)   // accept(url)/decline/cancel: no decision
-func (f *Farm) Cancel(ctx, tenant, id, by string) (*View, error)      // terminal already: success with the view as it is
-func (f *Farm) Video(ctx, tenant, id) (*Content, error)               // render_not_found, resource_not_ready
-func (f *Farm) Preview(ctx, tenant, id) (*Content, error)
-func (f *Farm) Log(ctx, tenant, id) (string, error)
+// Limits returns the limits that a client may be told.
+func (f *Farm) Limits() Config { return f.cfg }
 
-func (f *Farm) Upload(ctx, tenant, u Upload) (*render.Asset, error)   // streams, then waits up to 30 s for the probe
-func (f *Farm) Asset(ctx, tenant, id render.AssetID) (*render.Asset, error) // source_not_found
-func (f *Farm) Assets(ctx, tenant, cursor string, limit int) (page []*render.Asset, next string, err error)
-func (f *Farm) DeleteAsset(ctx, tenant, id) error
-func (f *Farm) Workers(ctx) ([]progress.Worker, error)
+// Ready reports whether the farm can accept and answer: ledger and blobs must,
+// Redis need not.
+func (f *Farm) Ready(ctx context.Context) error {
+	if err := f.stores.Ledger.Ping(ctx); err != nil {
+		return fmt.Errorf("ledger: %w", err)
+	}
+	if err := f.stores.Blobs.Ping(ctx); err != nil {
+		return fmt.Errorf("blob store: %w", err)
+	}
+	return nil
+}
 
-// worker side
-func (f *Farm) Claim(ctx, class render.Class, worker string, wait time.Duration) (*Claim, error) // jobs.ErrNone
-*/
+// Workers lists the workers that are alive, as far as it is known.
+func (f *Farm) Workers(ctx context.Context) ([]progress.Worker, error) {
+	ws, err := f.stores.Progress.Workers(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list workers: %w", err)
+	}
+	return ws, nil
+}
+
+// now is the clock in UTC, to the millisecond that records keep.
+func (f *Farm) now() time.Time { return f.cfg.Now().UTC().Truncate(time.Millisecond) }
+
+// settleTimeout bounds what must still happen after the caller went away: a
+// closed connection ends the request, never the render.
+const settleTimeout = 15 * time.Second
+
+// detached keeps the values of ctx but neither its deadline nor its end.
+func detached(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+}
+
+// unavailable classifies the failure of a store.
+func unavailable(doing string, err error) *render.Error {
+	e := render.Errorf(render.CodeUnavailable, render.BlameFarm, "A part of the farm is not reachable right now; send the request again.")
+	e.RetryAfter = 2 * time.Second
+	return e.WithCause(fmt.Errorf("%s: %w", doing, err))
+}

@@ -1,0 +1,181 @@
+package farm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/vidforge/vidforge/pkg/jobs"
+	"github.com/vidforge/vidforge/pkg/ledger"
+	"github.com/vidforge/vidforge/pkg/render"
+)
+
+const (
+	timerWait = 5 * time.Second
+	// slotGrace is how long a slot may be held without a record: a submit
+	// takes the slot before it writes the record.
+	slotGrace = 2 * time.Minute
+)
+
+// Run does the farm's own work until ctx ends: dispatchers of every class,
+// timers, the feed of watchers, reconciliation. Any number of processes may run
+// it at once.
+func (f *Farm) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for _, class := range render.Classes() {
+		g.Go(func() error {
+			return f.keep(ctx, "dispatch "+string(class), func(ctx context.Context) error { return f.stores.Jobs.Dispatch(ctx, class) })
+		})
+	}
+	g.Go(func() error {
+		return f.keep(ctx, "watch renders", func(ctx context.Context) error {
+			return f.stores.Ledger.WatchRenders(ctx, func(rec *render.Record) { f.hub.wake(rec.ID) })
+		})
+	})
+	g.Go(func() error { return f.keep(ctx, "timers", f.fireTimers) })
+	g.Go(func() error { return f.keep(ctx, "reconcile", f.reconcileForever) })
+	if err := g.Wait(); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("run the farm: %w", err)
+	}
+	return nil
+}
+
+// keep runs fn again, with a growing pause, whenever it fails before ctx ends.
+func (f *Farm) keep(ctx context.Context, what string, fn func(context.Context) error) error {
+	for n := 0; ; n++ {
+		err := fn(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		f.log.WarnContext(ctx, "interrupted, goes on", "part", what, "error", err)
+		if !sleep(ctx, retryDelay(min(n, 4))) {
+			return nil
+		}
+	}
+}
+
+// sleep waits, and reports false when ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (f *Farm) fireTimers(ctx context.Context) error {
+	for {
+		t, ack, err := f.stores.Jobs.FetchTimer(ctx, timerWait)
+		if errors.Is(err, jobs.ErrNone) {
+			if ctx.Err() != nil {
+				return nil
+			}
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("fetch a timer: %w", err)
+		}
+		if _, err := f.advance(ctx, t.Tenant, t.Task, false); err != nil && render.CodeOf(err) != render.CodeRenderNotFound {
+			return err
+		}
+		if err := ack(ctx); err != nil {
+			return fmt.Errorf("acknowledge a timer: %w", err)
+		}
+	}
+}
+
+func (f *Farm) reconcileForever(ctx context.Context) error {
+	for {
+		if err := f.reconcileAsLeader(ctx); err != nil {
+			return err
+		}
+		every := f.cfg.ReconcileEvery
+		if !sleep(ctx, every/2+rand.N(every)) { //nolint:gosec // jitter
+			return nil
+		}
+	}
+}
+
+// reconcileAsLeader spares the farm of many processes that all look at
+// everything; correctness does not depend on the lease.
+func (f *Farm) reconcileAsLeader(ctx context.Context) error {
+	lease, err := f.stores.Ledger.LeaseName(ctx, "reconcile", f.cfg.Holder)
+	if errors.Is(err, ledger.ErrLeased) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("lease reconciliation: %w", err)
+	}
+	err = f.Reconcile(ctx)
+	if rerr := lease.Release(context.WithoutCancel(ctx)); rerr != nil {
+		f.log.WarnContext(ctx, "release reconciliation", "error", rerr)
+	}
+	return err
+}
+
+// Reconcile looks once at everything that is not finished: it moves on what has
+// its results, publishes what may not have been published, times out what is
+// overdue, and frees slots that nobody uses. It is safe at any time, also twice
+// at once.
+func (f *Farm) Reconcile(ctx context.Context) error {
+	for entry, err := range f.stores.Ledger.Renders(ctx) {
+		if err != nil {
+			return fmt.Errorf("reconcile renders: %w", err)
+		}
+		rec := entry.Record
+		if rec.State.Terminal() {
+			continue
+		}
+		if _, err := f.advance(ctx, rec.Tenant, rec.ID, true); err != nil {
+			f.log.WarnContext(ctx, "reconcile", "render_id", rec.ID, "error", err)
+		}
+	}
+	for entry, err := range f.stores.Ledger.Assets(ctx) {
+		if err != nil {
+			return fmt.Errorf("reconcile assets: %w", err)
+		}
+		if entry.Asset.State != render.AssetProbing {
+			continue
+		}
+		if err := errors.Join(f.advanceAsset(ctx, probeWork(entry.Asset)), f.enqueueProbe(ctx, entry.Asset, render.TraceContext{})); err != nil {
+			f.log.WarnContext(ctx, "reconcile", "asset", entry.Asset.ID, "error", err)
+		}
+	}
+	return f.reconcileSlots(ctx)
+}
+
+func (f *Farm) reconcileSlots(ctx context.Context) error {
+	for holder, err := range f.stores.Ledger.Slots(ctx) {
+		if err != nil {
+			return fmt.Errorf("reconcile slots: %w", err)
+		}
+		entry, err := f.stores.Ledger.GetRender(ctx, holder.Tenant, holder.Task)
+		switch {
+		case errors.Is(err, ledger.ErrNotFound):
+			if f.cfg.Now().Sub(holder.Taken) < slotGrace {
+				continue
+			}
+		case err != nil:
+			return fmt.Errorf("reconcile slots: %w", err)
+		case !entry.Record.State.Terminal():
+			continue
+		default:
+			// settleEnd does more than free the slot, and may not have run.
+			if err := f.settle(ctx, entry.Record); err != nil {
+				f.log.WarnContext(ctx, "reconcile", "render_id", holder.Task, "error", err)
+			}
+			continue
+		}
+		if err := f.stores.Ledger.FreeSlot(ctx, holder.Tenant, holder.Slot, holder.Task); err != nil {
+			f.log.WarnContext(ctx, "free a slot", "render_id", holder.Task, "error", err)
+		}
+	}
+	return nil
+}
