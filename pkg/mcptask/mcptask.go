@@ -6,6 +6,7 @@ package mcptask
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -31,6 +32,14 @@ const (
 func (s Status) Terminal() bool {
 	return s == StatusCompleted || s == StatusFailed || s == StatusCancelled
 }
+
+// ErrNotFound is returned by a Store for a task that does not exist, or not
+// for this caller.
+var ErrNotFound = errors.New("task not found")
+
+// ErrTasksRequired is returned by a Tool that cannot serve a caller without
+// tasks. It becomes -32021.
+var ErrTasksRequired = errors.New("the client must declare the extension " + ExtensionID)
 
 // Task is a task as one caller sees it now.
 type Task struct {
@@ -62,6 +71,34 @@ type Caller struct {
 	Capabilities    *mcp.ClientCapabilities
 	// Meta is the request's _meta.
 	Meta map[string]any
+}
+
+// Tasks reports whether the caller declared the tasks extension on this very
+// request. It means nothing before MCP 2026-07-28.
+func (c Caller) Tasks() bool {
+	if c.ProtocolVersion < Version20260728 || c.Capabilities == nil {
+		return false
+	}
+	_, ok := c.Capabilities.Extensions[ExtensionID]
+	return ok
+}
+
+type (
+	principalKey struct{}
+	callerKey    struct{}
+)
+
+// WithPrincipal is for the layer that authenticates HTTP requests: handlers
+// and the Store find p in their Caller.
+func WithPrincipal(ctx context.Context, p any) context.Context {
+	return context.WithValue(ctx, principalKey{}, p)
+}
+
+// CallerFrom returns who sent the request that a tool, resource, prompt,
+// completion or subscription handler is serving. ok is false outside of one.
+func CallerFrom(ctx context.Context) (c Caller, ok bool) {
+	c, ok = ctx.Value(callerKey{}).(Caller)
+	return c, ok
 }
 
 // Store looks up and changes tasks. Errors that are *jsonrpc.Error go to the

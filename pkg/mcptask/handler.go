@@ -1,0 +1,412 @@
+package mcptask
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"mime"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+const (
+	versionHeader = "Mcp-Protocol-Version"
+	methodHeader  = "Mcp-Method"
+	nameHeader    = "Mcp-Name"
+	sessionHeader = "Mcp-Session-Id"
+	// requestHeader leads from a handler of a stateful session to the HTTP
+	// request it serves. It is stripped from what arrives.
+	requestHeader = "Mcptask-Request"
+)
+
+// noPrincipal stands for nil in a sync.Map.
+var noPrincipal = new(struct{ _ byte })
+
+// Handler serves MCP over Streamable HTTP: 2026-07-28 with tasks, without
+// sessions, and older versions with sessions and without tasks. It stands in
+// front of two SDK servers and does what the SDK cannot: the header rules of
+// tasks/*, tasks in subscriptions/listen, and tasks/get at a tenth of the cost.
+type Handler struct {
+	opts           Options
+	modern, legacy http.Handler
+	modernServer   *mcp.Server
+	legacyServer   *mcp.Server
+
+	closing context.Context
+	close   context.CancelFunc
+	wg      sync.WaitGroup
+
+	// requests holds the principals of the POSTs of older clients in flight.
+	requests sync.Map
+
+	mu     sync.Mutex
+	closed bool
+	owners map[string]string // session id to principal key
+
+	slowGet bool // tests: leave tasks/get to the SDK
+}
+
+// New returns a Handler. Close it when the HTTP server has stopped accepting.
+func New(o Options) (*Handler, error) {
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	h := &Handler{opts: o, owners: map[string]string{}}
+	h.closing, h.close = context.WithCancel(context.Background())
+	var err error
+	if h.modernServer, err = h.newServer(true); err != nil {
+		return nil, err
+	}
+	if h.legacyServer, err = h.newServer(false); err != nil {
+		return nil, err
+	}
+	sdk := func(s *mcp.Server, stateless bool) http.Handler {
+		return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, &mcp.StreamableHTTPOptions{
+			Stateless:                    stateless,
+			PropagateRequestCancellation: true,
+			SessionTimeout:               o.SessionTimeout,
+			MaxRequestBodyBytes:          o.MaxBodyBytes,
+			Logger:                       o.Server.Logger,
+			// Checked here, for what never reaches the SDK as well.
+			DisableLocalhostProtection: true,
+		})
+	}
+	h.modern, h.legacy = sdk(h.modernServer, true), sdk(h.legacyServer, false)
+	return h, nil
+}
+
+// ResourceUpdated tells every client that subscribed to a resource, of either
+// generation, that it changed.
+func (h *Handler) ResourceUpdated(ctx context.Context, uri string) error {
+	p := &mcp.ResourceUpdatedNotificationParams{URI: uri}
+	if err := errors.Join(h.modernServer.ResourceUpdated(ctx, p), h.legacyServer.ResourceUpdated(ctx, p)); err != nil {
+		return fmt.Errorf("announce resource update: %w", err)
+	}
+	return nil
+}
+
+func (h *Handler) legacySessions() iter.Seq[*mcp.ServerSession] { return h.legacyServer.Sessions() }
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	w := newDeadlineWriter(rw, h.opts.WriteTimeout)
+	defer w.extend()
+	switch {
+	case h.closing.Err() != nil:
+		http.Error(w, "shutting down", http.StatusServiceUnavailable)
+		return
+	case !h.opts.DisableLocalhostProtection && rebound(r):
+		http.Error(w, "forbidden: Host header", http.StatusForbidden)
+		return
+	}
+	if err := h.opts.CrossOrigin.Check(r); err != nil {
+		http.Error(w, "forbidden: cross-origin request", http.StatusForbidden)
+		return
+	}
+	r.Header.Del(requestHeader)
+	w.Header().Set("X-Accel-Buffering", "no")
+
+	modern := r.Header.Get(versionHeader) >= Version20260728
+	switch {
+	case modern && r.Method == http.MethodPost:
+		h.serveModern(w, r)
+	case modern, r.Method != http.MethodPost && r.Header.Get(sessionHeader) == "":
+		w.Header().Set("Allow", http.MethodPost)
+		http.Error(w, "method not allowed", http.StatusMethodNotAllowed)
+	default:
+		h.serveLegacy(w, r)
+	}
+}
+
+// rebound reports a request to a loopback address under another host's name,
+// which is how DNS rebinding looks.
+func rebound(r *http.Request) bool {
+	addr, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	return ok && loopback(addr.String()) && !loopback(r.Host)
+}
+
+func loopback(hostport string) bool {
+	host, _, err := net.SplitHostPort(hostport)
+	if err != nil {
+		host = strings.Trim(hostport, "[]")
+	}
+	if host == "localhost" {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback()
+}
+
+func (h *Handler) serveModern(w *deadlineWriter, r *http.Request) {
+	if msg := normaliseHeaders(r.Header); msg != "" {
+		h.refuseHeaders(w, r, msg)
+		return
+	}
+	method := r.Header.Get(methodHeader)
+	if !isTaskMethod(method) && method != methodListen || !acceptable(r) {
+		h.modern.ServeHTTP(w, r) // which compares headers and body itself
+		return
+	}
+	body, ok := h.readBody(w, r)
+	if !ok {
+		return
+	}
+	m, err := parseMessage(body)
+	if err != nil {
+		h.writeError(w, http.StatusBadRequest, jsonrpc.ID{}, &jsonrpc.Error{Code: jsonrpc.CodeParseError, Message: err.Error()})
+		return
+	}
+	p, err := m.parseParams()
+	if err != nil {
+		h.writeError(w, http.StatusBadRequest, m.id, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: err.Error()})
+		return
+	}
+	if isTaskMethod(method) {
+		if name, ok := r.Header[nameHeader]; !ok || name[0] != p.TaskID {
+			h.mismatch(w, m.id, "Mcp-Name header does not match params.taskId")
+			return
+		}
+	}
+	// What the SDK would refuse anyway, it shall refuse: one place, one text.
+	c, ok := m.caller(r, p)
+	switch {
+	case !ok:
+		h.modern.ServeHTTP(w, r)
+	case method == methodGet && !h.slowGet:
+		h.serveGet(w, r, m.id, c, p.TaskID)
+	case method == methodListen:
+		h.serveListen(w, r, m.id, c, p)
+	default:
+		h.modern.ServeHTTP(w, r)
+	}
+}
+
+func isTaskMethod(m string) bool { return m == methodGet || m == methodUpdate || m == methodCancel }
+
+// serveGet answers tasks/get without the SDK, in the SDK's very bytes.
+func (h *Handler) serveGet(w *deadlineWriter, r *http.Request, id jsonrpc.ID, c Caller, taskID string) {
+	ctx := context.WithValue(r.Context(), callerKey{}, c)
+	v, err := (*taskResult)(nil), ErrTasksRequired
+	if c.Tasks() {
+		v, err = h.get(ctx, c, taskID)
+	}
+	var raw []byte
+	if err == nil {
+		v.Meta = mcp.Meta{mcp.MetaKeyServerInfo: h.opts.Implementation}
+		raw, err = marshal(v)
+	}
+	if err != nil {
+		h.writeRPCError(w, id, h.wireError(ctx, c, methodGet, taskID, err))
+		return
+	}
+	h.write(w, http.StatusOK, &jsonrpc.Response{ID: id, Result: raw})
+}
+
+// writeRPCError picks the HTTP status as the SDK does.
+func (h *Handler) writeRPCError(w http.ResponseWriter, id jsonrpc.ID, err error) {
+	var je *jsonrpc.Error
+	if !errors.As(err, &je) {
+		je = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "internal error"}
+	}
+	status := http.StatusOK
+	switch je.Code {
+	case jsonrpc.CodeMethodNotFound:
+		status = http.StatusNotFound
+	case jsonrpc.CodeInvalidParams, mcp.CodeUnsupportedProtocolVersion, mcp.CodeMissingRequiredClientCapabilities, mcp.CodeHeaderMismatch:
+		status = http.StatusBadRequest
+	}
+	h.writeError(w, status, id, je)
+}
+
+func (h *Handler) writeError(w http.ResponseWriter, status int, id jsonrpc.ID, e *jsonrpc.Error) {
+	h.write(w, status, &jsonrpc.Response{ID: id, Error: e})
+}
+
+func (h *Handler) mismatch(w http.ResponseWriter, id jsonrpc.ID, msg string) {
+	h.writeError(w, http.StatusBadRequest, id, &jsonrpc.Error{Code: mcp.CodeHeaderMismatch, Message: "Header mismatch: " + msg})
+}
+
+// refuseHeaders answers a request whose headers alone are wrong, with its id if
+// it can be had.
+func (h *Handler) refuseHeaders(w http.ResponseWriter, r *http.Request, msg string) {
+	body, ok := h.readBody(w, r)
+	if !ok {
+		return
+	}
+	m, err := parseMessage(body)
+	if err != nil {
+		m = message{}
+	}
+	h.mismatch(w, m.id, msg)
+}
+
+func (h *Handler) write(w http.ResponseWriter, status int, res *jsonrpc.Response) {
+	b, err := jsonrpc.EncodeMessage(res)
+	if err != nil {
+		h.opts.Logger.Error("encode response", "error", err)
+		http.Error(w, "internal error", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-cache, no-transform")
+	w.WriteHeader(status)
+	if _, err := w.Write(b); err != nil {
+		h.opts.Logger.Debug("write response", "error", err)
+	}
+}
+
+// readBody reads the whole body and puts it back for the SDK.
+func (h *Handler) readBody(w http.ResponseWriter, r *http.Request) ([]byte, bool) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.opts.MaxBodyBytes))
+	if err != nil {
+		if mbe := (*http.MaxBytesError)(nil); errors.As(err, &mbe) {
+			http.Error(w, fmt.Sprintf("request body exceeds %d bytes", mbe.Limit), http.StatusRequestEntityTooLarge)
+		} else {
+			http.Error(w, "failed to read body", http.StatusBadRequest)
+		}
+		return nil, false
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	return body, true
+}
+
+// acceptable reports whether the SDK would get as far as reading the body.
+func acceptable(r *http.Request) bool {
+	ct, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil || ct != "application/json" {
+		return false
+	}
+	var asJSON, asStream bool
+	for _, v := range r.Header.Values("Accept") {
+		for t := range strings.SplitSeq(v, ",") {
+			t, _, _ = strings.Cut(t, ";")
+			switch strings.ToLower(strings.TrimSpace(t)) {
+			case "application/json", "application/*":
+				asJSON = true
+			case "text/event-stream", "text/*":
+				asStream = true
+			case "*/*":
+				return true
+			}
+		}
+	}
+	return asJSON && asStream
+}
+
+// serveLegacy serves the versions with sessions.
+func (h *Handler) serveLegacy(w http.ResponseWriter, r *http.Request) {
+	principal := r.Context().Value(principalKey{})
+	if !h.ownsSession(r.Header.Get(sessionHeader), principal) {
+		http.Error(w, "session not found", http.StatusNotFound)
+		return
+	}
+	if r.Method != http.MethodPost {
+		h.legacy.ServeHTTP(w, r)
+		return
+	}
+	body, ok := h.readBody(w, r)
+	if !ok {
+		return
+	}
+	if m, err := parseMessage(body); err == nil {
+		if v := m.metaVersion(); v != "" {
+			h.refuseVersion(w, r, m, v)
+			return
+		}
+	}
+	token := rand.Text()
+	if principal == nil {
+		principal = noPrincipal
+	}
+	h.requests.Store(token, principal)
+	defer h.requests.Delete(token)
+	r.Header.Set(requestHeader, token)
+	h.legacy.ServeHTTP(w, r)
+}
+
+// refuseVersion answers a request that names its version in _meta, as 2026-07-28
+// does, but not that version in its header.
+func (h *Handler) refuseVersion(w http.ResponseWriter, r *http.Request, m message, meta string) {
+	switch hv := r.Header.Get(versionHeader); {
+	case hv == "":
+		h.mismatch(w, m.id, "the MCP-Protocol-Version header is required")
+	case hv != meta:
+		h.mismatch(w, m.id, "MCP-Protocol-Version header does not match _meta")
+	default:
+		data, err := marshal(mcp.UnsupportedProtocolVersionData{Supported: supportedVersions(), Requested: meta})
+		if err != nil {
+			h.opts.Logger.Error("encode supported versions", "error", err)
+		}
+		h.writeError(w, http.StatusBadRequest, m.id, &jsonrpc.Error{
+			Code: mcp.CodeUnsupportedProtocolVersion, Message: "Unsupported protocol version", Data: data})
+	}
+}
+
+// bindSession remembers whose a new session is, until it ends.
+func (h *Handler) bindSession(ss *mcp.ServerSession, principal any) {
+	if h.opts.PrincipalKey == nil || ss.ID() == "" {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return
+	}
+	id := ss.ID()
+	h.owners[id] = h.opts.PrincipalKey(principal)
+	h.wg.Go(func() {
+		if err := ss.Wait(); err != nil {
+			h.opts.Logger.Debug("session ended", "error", err)
+		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.owners, id)
+	})
+}
+
+func (h *Handler) ownsSession(id string, principal any) bool {
+	if h.opts.PrincipalKey == nil || id == "" {
+		return true
+	}
+	h.mu.Lock()
+	owner, ok := h.owners[id]
+	h.mu.Unlock()
+	return ok && owner == h.opts.PrincipalKey(principal)
+}
+
+// deadlineWriter bounds each write to a client that may have stopped reading.
+type deadlineWriter struct {
+	http.ResponseWriter
+	rc      *http.ResponseController
+	timeout time.Duration
+}
+
+func newDeadlineWriter(w http.ResponseWriter, timeout time.Duration) *deadlineWriter {
+	return &deadlineWriter{w, http.NewResponseController(w), timeout}
+}
+
+// Unwrap is for http.ResponseController.
+func (w *deadlineWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// extend gives the next write its full time. A writer without deadlines (a
+// recorder) has none to set.
+func (w *deadlineWriter) extend() {
+	//nolint:errcheck,gosec // see above
+	w.rc.SetWriteDeadline(time.Now().Add(w.timeout))
+}
+
+func (w *deadlineWriter) Write(b []byte) (int, error) {
+	w.extend()
+	return w.ResponseWriter.Write(b) //nolint:wrapcheck // this is the writer
+}
