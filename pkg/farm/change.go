@@ -191,7 +191,7 @@ func (f *Farm) due(ctx context.Context, rec *render.Record) (render.Event, error
 		if n < rec.Plan.EncodeWorks() {
 			return nil, nil
 		}
-		return render.Encoded{}, nil
+		return render.Encoded{Generation: rec.Generation}, nil
 	case render.StepPreview, render.StepPlan, render.StepAssemble:
 		res, err := f.stores.Ledger.GetResult(ctx, rec.FollowUps()[0])
 		if errors.Is(err, ledger.ErrNotFound) {

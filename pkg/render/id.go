@@ -29,8 +29,9 @@ var (
 )
 
 // randomToken returns 26 lower-case base32 characters, 130 bits from the
-// operating system's random source.
-func randomToken() string { return strings.ToLower(rand.Text()) }
+// operating system's random source. rand.Text promises at least that many and
+// may give more one day.
+func randomToken() string { return strings.ToLower(rand.Text()[:26]) }
 
 // NewID mints a render id.
 func NewID() ID { return ID("task_" + randomToken()) }

@@ -33,8 +33,9 @@ type ApprovalTimedOut struct{}
 // Planned: the plan stage has a result.
 type Planned struct{ Result StageResult }
 
-// Encoded: every segment, and the audio where there is one, has a result.
-type Encoded struct{}
+// Encoded: every segment of the generation, and the audio where there is one,
+// has a result.
+type Encoded struct{ Generation uint32 }
 
 // Assembled: the assemble stage has a result.
 type Assembled struct{ Result StageResult }
@@ -45,9 +46,13 @@ type Failed struct{ Failure Failure }
 // Cancelled: a client asked for the end.
 type Cancelled struct{ By string }
 
-// Restarted: encoding begins again under a new generation, for instance
-// because a hardware encoder failed.
-type Restarted struct{ Reason string }
+// Restarted: the generation's encoding is given up and begins again under a new
+// one, for instance because a hardware encoder failed. Of several workers that
+// find this out only the first restarts anything.
+type Restarted struct {
+	Generation uint32
+	Reason     string
+}
 
 func (Claimed) event() string          { return "claimed" }
 func (PreviewReady) event() string     { return "preview ready" }
@@ -115,13 +120,9 @@ func apply(r *Record, ev Event, now time.Time) error {
 	case ApprovalTimedOut:
 		return applyApprovalTimedOut(r, now)
 	case Planned:
-		return applyPlanned(r, e)
+		return applyPlanned(r, e, now)
 	case Encoded:
-		if r.State.Terminal() || r.Step != StepEncode {
-			return ErrIllegal
-		}
-		r.Step = StepAssemble
-		return nil
+		return applyEncoded(r, e)
 	case Assembled:
 		return applyAssembled(r, e, now)
 	case Failed:
@@ -129,7 +130,7 @@ func apply(r *Record, ev Event, now time.Time) error {
 	case Cancelled:
 		return applyCancelled(r, e, now)
 	case Restarted:
-		return applyRestarted(r)
+		return applyRestarted(r, e)
 	default:
 		return fmt.Errorf("unknown event %T: %w", ev, ErrIllegal)
 	}
@@ -142,17 +143,16 @@ func applyClaimed(r *Record, now time.Time) error {
 	case r.State != StateQueued:
 		return ErrNoChange
 	}
-	r.State, r.Started = StateRendering, now
+	start(r, now)
+	r.State = StateRendering
 	return nil
 }
 
 func applyPreviewReady(r *Record, e PreviewReady, now time.Time) error {
-	if r.State.Terminal() || r.Step != StepPreview || e.Result.Work.Generation != r.Generation {
+	if r.Step != StepPreview || e.Result.Work.Generation != r.Generation {
 		return ErrIllegal
 	}
-	if r.Started.IsZero() {
-		r.Started = now
-	}
+	start(r, now)
 	r.State, r.Step = StateAwaitingApproval, StepApproval
 	r.Preview = &Preview{Object: e.Result.Object, Width: e.Result.Width, Height: e.Result.Height, Ready: now, Deadline: now.Add(ApprovalWindow)}
 	if e.Result.Overlay.Key != "" {
@@ -230,10 +230,11 @@ func applyApprovalTimedOut(r *Record, now time.Time) error {
 	return nil
 }
 
-func applyPlanned(r *Record, e Planned) error {
-	if r.State.Terminal() || r.Step != StepPlan || e.Result.Plan == nil || e.Result.Work.Generation != r.Generation {
+func applyPlanned(r *Record, e Planned, now time.Time) error {
+	if r.Step != StepPlan || e.Result.Plan == nil || e.Result.Work.Generation != r.Generation {
 		return ErrIllegal
 	}
+	start(r, now)
 	r.State, r.Step = StateRendering, StepEncode
 	r.Plan = e.Result.Plan
 	if e.Result.Overlay.Key != "" {
@@ -243,8 +244,16 @@ func applyPlanned(r *Record, e Planned) error {
 	return nil
 }
 
+func applyEncoded(r *Record, e Encoded) error {
+	if r.Step != StepEncode || e.Generation != r.Generation {
+		return ErrIllegal
+	}
+	r.Step = StepAssemble
+	return nil
+}
+
 func applyAssembled(r *Record, e Assembled, now time.Time) error {
-	if r.State.Terminal() || r.Step != StepAssemble || e.Result.Output == nil || e.Result.Work.Generation != r.Generation {
+	if r.Step != StepAssemble || e.Result.Output == nil || e.Result.Work.Generation != r.Generation {
 		return ErrIllegal
 	}
 	end(r, StateSucceeded, now)
@@ -274,15 +283,25 @@ func applyCancelled(r *Record, e Cancelled, now time.Time) error {
 	return nil
 }
 
-func applyRestarted(r *Record) error {
-	if r.State.Terminal() || (r.Step != StepEncode && r.Step != StepAssemble) {
+func applyRestarted(r *Record, e Restarted) error {
+	if (r.Step != StepEncode && r.Step != StepAssemble) || e.Generation != r.Generation {
 		return ErrIllegal
 	}
 	r.Generation++
-	r.Step, r.Plan = StepPlan, nil
+	r.Step, r.Plan, r.RestartReason = StepPlan, nil, e.Reason
 	return nil
 }
 
+// start notes the first sign of a worker: a result may be seen before the claim
+// that led to it.
+func start(r *Record, now time.Time) {
+	if r.Started.IsZero() {
+		r.Started = now
+	}
+}
+
+// end makes the record terminal. Its step is StepDone then, at which no event
+// but a repeated decision or cancel is understood.
 func end(r *Record, s State, now time.Time) {
 	r.State, r.Step, r.Ended = s, StepDone, now
 }

@@ -110,7 +110,7 @@ func MakePlan(f *Facts, s Spec, generation uint32, p Policy) Plan {
 		plan.AudioCodec = "aac"
 	}
 	n := int64(1)
-	if p.SegmentTarget > 0 && !f.WholeOnly {
+	if p.SegmentTarget > 0 && !f.WholeOnly && !f.GridRate.IsZero() {
 		seconds := float64(f.GridFrames) / f.GridRate.Float()
 		n = int64(seconds/p.SegmentTarget.Seconds() + 0.5)
 		n = max(1, min(n, int64(max(1, p.MaxSegments)), f.GridFrames))

@@ -153,6 +153,8 @@ type Record struct {
 	State      State
 	Step       Step
 	Generation uint32
+	// RestartReason is why the present generation is not the first.
+	RestartReason string
 
 	Created time.Time
 	Updated time.Time // last change

@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -265,10 +264,10 @@ func normalizeWatermark(r WatermarkRequest) (Watermark, error) {
 	w.Position = Position(pos)
 	w.Opacity = 1
 	if r.Opacity != nil {
-		if !(*r.Opacity >= 0 && *r.Opacity <= 1) || math.IsNaN(*r.Opacity) {
+		if !(*r.Opacity >= 0 && *r.Opacity <= 1) { // also true for NaN
 			return w, InvalidField("watermark.opacity", "", "watermark.opacity must be a number from 0 to 1.")
 		}
-		w.Opacity = *r.Opacity
+		w.Opacity = *r.Opacity + 0 // makes -0 the 0 that it means
 	}
 	return w, nil
 }

@@ -1060,6 +1060,8 @@ type RenderRecord struct {
 	Step Step `protobuf:"varint,8,opt,name=step,proto3,enum=vidforge.v1.Step" json:"step,omitempty"`
 	// Counted from 1; raised by a restart of the encoding.
 	Generation uint32 `protobuf:"varint,9,opt,name=generation,proto3" json:"generation,omitempty"`
+	// Why the present generation is not the first.
+	RestartReason string `protobuf:"bytes,25,opt,name=restart_reason,json=restartReason,proto3" json:"restart_reason,omitempty"`
 	// When the render was accepted.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// Last change of this record.
@@ -1185,6 +1187,13 @@ func (x *RenderRecord) GetGeneration() uint32 {
 		return x.Generation
 	}
 	return 0
+}
+
+func (x *RenderRecord) GetRestartReason() string {
+	if x != nil {
+		return x.RestartReason
+	}
+	return ""
 }
 
 func (x *RenderRecord) GetCreateTime() *timestamppb.Timestamp {
@@ -1397,7 +1406,7 @@ const file_vidforge_v1_render_proto_rawDesc = "" +
 	"\n" +
 	"tracestate\x18\x02 \x01(\tR\n" +
 	"tracestate\x12\x18\n" +
-	"\abaggage\x18\x03 \x01(\tR\abaggage\"\x96\b\n" +
+	"\abaggage\x18\x03 \x01(\tR\abaggage\"\xbd\b\n" +
 	"\fRenderRecord\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12%\n" +
@@ -1409,7 +1418,8 @@ const file_vidforge_v1_render_proto_rawDesc = "" +
 	"\x04step\x18\b \x01(\x0e2\x11.vidforge.v1.StepR\x04step\x12\x1e\n" +
 	"\n" +
 	"generation\x18\t \x01(\rR\n" +
-	"generation\x12;\n" +
+	"generation\x12%\n" +
+	"\x0erestart_reason\x18\x19 \x01(\tR\rrestartReason\x12;\n" +
 	"\vcreate_time\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"createTime\x12;\n" +
