@@ -1,0 +1,257 @@
+package blob
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+
+	"github.com/vidforge/vidforge/pkg/render"
+)
+
+// tokenHeader is the user metadata that holds an upload's token.
+const tokenHeader = "Vidforge-Put"
+
+// settleTime bounds the look at the key after a failure.
+const settleTime = 5 * time.Second
+
+// upload is one Put on its way.
+type upload struct {
+	store *S3
+	key   string
+	o     PutOptions
+	token string
+
+	body io.Reader
+	hash hash.Hash
+	size int64 // read so far
+
+	id    string // of the multipart upload, "" before there is one
+	parts []minio.CompletePart
+}
+
+// Put implements Store.
+func (s *S3) Put(ctx context.Context, key string, body io.Reader, o PutOptions) (render.Object, error) {
+	u := &upload{store: s, key: key, o: o, token: rand.Text(), body: body, hash: sha256.New()}
+	obj, err := u.run(ctx)
+	if err != nil {
+		return render.Object{}, fmt.Errorf("blob: put %s: %w", key, err)
+	}
+	return obj, nil
+}
+
+func (u *upload) run(ctx context.Context) (_ render.Object, err error) {
+	if u.o.MaxSize > 0 && u.o.Size > u.o.MaxSize {
+		return render.Object{}, ErrTooLarge
+	}
+	buf, release := u.buffer()
+	defer release()
+	n, more, err := u.fill(buf)
+	if err != nil {
+		return render.Object{}, err
+	}
+	if !more {
+		return u.single(ctx, buf[:n])
+	}
+	defer func() {
+		if err != nil && u.id != "" {
+			err = errors.Join(err, u.abort(ctx))
+		}
+	}()
+	if err := u.begin(ctx); err != nil {
+		return render.Object{}, err
+	}
+	for n > 0 {
+		if err := u.part(ctx, buf[:n]); err != nil {
+			return render.Object{}, err
+		}
+		if n = 0; more {
+			if n, more, err = u.fill(buf); err != nil {
+				return render.Object{}, err
+			}
+		}
+	}
+	return u.complete(ctx)
+}
+
+// buffer holds a part: large enough that the greatest allowed body fits into the
+// allowed number of parts, and no larger than an announced body with one byte
+// to see that it is longer.
+func (u *upload) buffer() (buf []byte, release func()) {
+	size := max(u.store.cfg.PartSize, (max(u.o.Size, u.o.MaxSize)+maxParts-1)/maxParts)
+	if u.o.Size >= 0 && u.o.Size < size {
+		return make([]byte, u.o.Size+1), func() {}
+	}
+	if size > u.store.cfg.PartSize {
+		return make([]byte, size), func() {}
+	}
+	p, ok := u.store.buffers.Get().(*[]byte)
+	if !ok {
+		b := make([]byte, size)
+		p = &b
+	}
+	return *p, func() { u.store.buffers.Put(p) }
+}
+
+// fill reads the next part. more is false at the end of the body. Only io.EOF is
+// an end: io.ReadFull would make one of the io.ErrUnexpectedEOF with which the
+// body of a cut request ends.
+func (u *upload) fill(buf []byte) (n int, more bool, err error) {
+	for n < len(buf) && err == nil {
+		var m int
+		m, err = u.body.Read(buf[n:])
+		n += m
+	}
+	if err != nil && err != io.EOF { //nolint:errorlint // a wrapped EOF is a failure
+		return 0, false, fmt.Errorf("read body: %w", err)
+	}
+	u.size += int64(n)
+	u.hash.Write(buf[:n])
+	switch {
+	case u.o.MaxSize > 0 && u.size > u.o.MaxSize:
+		return 0, false, ErrTooLarge
+	case u.o.Size >= 0 && u.size > u.o.Size:
+		return 0, false, fmt.Errorf("%w: longer than %d bytes", ErrMismatch, u.o.Size)
+	}
+	return n, err == nil, nil
+}
+
+// verify compares the whole body with what was announced and returns its hash.
+func (u *upload) verify() (string, error) {
+	sum := hex.EncodeToString(u.hash.Sum(nil))
+	if u.o.Size >= 0 && u.size != u.o.Size {
+		return "", fmt.Errorf("%w: %d bytes, not %d", ErrMismatch, u.size, u.o.Size)
+	}
+	if u.o.SHA256 != "" && !strings.EqualFold(sum, u.o.SHA256) {
+		return "", fmt.Errorf("%w: SHA-256 is %s, not %s", ErrMismatch, sum, u.o.SHA256)
+	}
+	return sum, nil
+}
+
+func (u *upload) options() minio.PutObjectOptions {
+	o := minio.PutObjectOptions{
+		ContentType:          u.o.ContentType,
+		UserMetadata:         map[string]string{tokenHeader: u.token},
+		DisableContentSha256: true, // the hash of the whole part is signed instead
+	}
+	o.SetMatchETagExcept("*")
+	return o
+}
+
+func (u *upload) single(ctx context.Context, data []byte) (render.Object, error) {
+	sum, err := u.verify()
+	if err != nil {
+		return render.Object{}, err
+	}
+	obj := render.Object{Key: u.key, Size: u.size, SHA256: sum}
+	err = u.store.do(ctx, u.store.cfg.Timeout, func(ctx context.Context, w *watchdog) error {
+		info, err := u.store.core.PutObject(ctx, u.store.cfg.Bucket, u.key, &feed{bytes.NewReader(data), w}, int64(len(data)), "", sum, u.options())
+		obj.ETag = info.ETag
+		return err //nolint:wrapcheck // do wraps
+	})
+	if err != nil {
+		return u.settle(ctx, sum, err)
+	}
+	return obj, nil
+}
+
+func (u *upload) begin(ctx context.Context) error {
+	err := u.store.do(ctx, u.store.cfg.Timeout, func(ctx context.Context, _ *watchdog) (err error) {
+		u.id, err = u.store.core.NewMultipartUpload(ctx, u.store.cfg.Bucket, u.key, u.options())
+		return err //nolint:wrapcheck // do wraps
+	})
+	if err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
+	return nil
+}
+
+func (u *upload) part(ctx context.Context, data []byte) error {
+	n := len(u.parts) + 1
+	if n > maxParts {
+		return ErrTooLarge
+	}
+	sum := sha256.Sum256(data)
+	err := u.store.do(ctx, u.store.cfg.Timeout, func(ctx context.Context, w *watchdog) error {
+		p, err := u.store.core.PutObjectPart(ctx, u.store.cfg.Bucket, u.key, u.id, n, &feed{bytes.NewReader(data), w}, int64(len(data)),
+			minio.PutObjectPartOptions{Sha256Hex: hex.EncodeToString(sum[:]), DisableContentSha256: true})
+		if err == nil {
+			u.parts = append(u.parts, minio.CompletePart{PartNumber: p.PartNumber, ETag: p.ETag})
+		}
+		return err //nolint:wrapcheck // do wraps
+	})
+	if err != nil {
+		return fmt.Errorf("part %d: %w", n, err)
+	}
+	return nil
+}
+
+// complete makes the object visible. The answer's ETag is not taken for it: a
+// store may answer a repeated request, while the first one still runs, with
+// something else.
+func (u *upload) complete(ctx context.Context) (render.Object, error) {
+	sum, err := u.verify()
+	if err != nil {
+		return render.Object{}, err
+	}
+	err = u.store.do(ctx, 10*u.store.cfg.Timeout, func(ctx context.Context, _ *watchdog) error {
+		_, err := u.store.core.CompleteMultipartUpload(ctx, u.store.cfg.Bucket, u.key, u.id, u.parts, u.options())
+		return err //nolint:wrapcheck // do wraps
+	})
+	return u.settle(ctx, sum, err)
+}
+
+// settle looks at the key after a finished multipart upload, and after a
+// failure whose request may have reached the store all the same.
+func (u *upload) settle(ctx context.Context, sum string, failed error) (render.Object, error) {
+	if failed != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), min(u.store.cfg.Timeout, settleTime))
+		defer cancel()
+	}
+	info, err := u.store.head(ctx, u.key)
+	switch {
+	case err == nil && info.UserMetadata[tokenHeader] == u.token && info.Size == u.size:
+		return render.Object{Key: u.key, ETag: info.ETag, Size: info.Size, SHA256: sum}, nil
+	case errors.Is(failed, errPrecondition), failed == nil && err == nil: // another's
+		return render.Object{}, ErrExists
+	case failed == nil:
+		return render.Object{}, fmt.Errorf("confirm: %w", err)
+	}
+	return render.Object{}, failed
+}
+
+// abort removes the parts of a failed upload.
+func (u *upload) abort(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), u.store.cfg.Timeout)
+	defer cancel()
+	err := u.store.do(ctx, u.store.cfg.Timeout, func(ctx context.Context, _ *watchdog) error {
+		err := u.store.core.AbortMultipartUpload(ctx, u.store.cfg.Bucket, u.key, u.id)
+		return err //nolint:wrapcheck // do wraps
+	})
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return fmt.Errorf("abort: %w", err)
+	}
+	return nil
+}
+
+// feed hands out a part and tells the watchdog that the store takes it.
+type feed struct {
+	data *bytes.Reader
+	w    *watchdog
+}
+
+// Read implements io.Reader.
+func (f *feed) Read(p []byte) (int, error) {
+	f.w.touch()
+	return f.data.Read(p) //nolint:wrapcheck // io.EOF stays itself
+}

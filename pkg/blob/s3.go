@@ -1,0 +1,358 @@
+package blob
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"mime"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
+
+	"github.com/vidforge/vidforge/pkg/render"
+)
+
+// S3 is a Store on S3-compatible storage.
+//
+// A Put is create-only by If-None-Match, on single puts and on the end of
+// multipart uploads alike. Where a server ignores that header two writers of
+// one key both succeed and the later one stays; that the farm's keys end in a
+// random attempt id keeps it from happening. An upload whose answer got lost is
+// told from a taken key by a random token in the object's metadata.
+type S3 struct {
+	cfg    Config
+	core   *minio.Core
+	public *minio.Client
+	// transport is this store's own, nil if the caller gave one.
+	transport *http.Transport
+	buffers   sync.Pool // of *[]byte, PartSize long
+}
+
+var _ Store = (*S3)(nil)
+
+// Open makes a store. It does not connect, except to make the bucket if
+// Config.CreateBucket says so: Ping tells whether the store answers.
+func Open(ctx context.Context, cfg Config) (*S3, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	s := &S3{cfg: cfg}
+	if s.cfg.Transport == nil {
+		s.transport = newTransport()
+		s.cfg.Transport = otelhttp.NewTransport(s.transport)
+	}
+	var err error
+	if s.core, err = s.client(cfg.Endpoint); err != nil {
+		return nil, err
+	}
+	public, err := s.client(cfg.PublicEndpoint)
+	if err != nil {
+		return nil, err
+	}
+	s.public = public.Client
+	if cfg.CreateBucket {
+		if err := s.createBucket(ctx); err != nil {
+			s.Close()
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+func newTransport() *http.Transport {
+	return &http.Transport{
+		Proxy:               http.ProxyFromEnvironment,
+		DialContext:         (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+		TLSHandshakeTimeout: 10 * time.Second,
+		MaxIdleConns:        256,
+		MaxIdleConnsPerHost: 64,
+		IdleConnTimeout:     time.Minute,
+		DisableCompression:  true, // lengths and hashes are those of the stored bytes
+	}
+}
+
+func (s *S3) client(endpoint string) (*minio.Core, error) {
+	u, err := url.Parse(endpoint)
+	if err != nil {
+		return nil, fmt.Errorf("blob: endpoint: %w", err)
+	}
+	lookup := minio.BucketLookupDNS
+	if s.cfg.PathStyle {
+		lookup = minio.BucketLookupPath
+	}
+	creds := credentials.NewStaticV4(s.cfg.AccessKey, s.cfg.SecretKey, "")
+	if s.cfg.AccessKey == "" {
+		creds = credentials.NewChainCredentials([]credentials.Provider{&credentials.EnvAWS{}, &credentials.IAM{}})
+	}
+	c, err := minio.NewCore(u.Host, &minio.Options{
+		Creds:        creds,
+		Secure:       u.Scheme == "https",
+		Region:       s.cfg.Region, // given, so that it is never looked up
+		BucketLookup: lookup,
+		Transport:    s.cfg.Transport,
+		MaxRetries:   1, // S3.do tries again, with a limit for each try
+		// Trailing checksums are not understood by every store.
+		TrailingHeaders: false,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("blob: client for %s: %w", u.Host, err)
+	}
+	return c, nil
+}
+
+// Close closes idle connections. Calls that run are not disturbed.
+func (s *S3) Close() {
+	if s.transport != nil {
+		s.transport.CloseIdleConnections()
+	}
+}
+
+func (s *S3) createBucket(ctx context.Context) error {
+	err := s.do(ctx, s.cfg.Timeout, func(ctx context.Context, _ *watchdog) error {
+		exists, err := s.core.BucketExists(ctx, s.cfg.Bucket)
+		if err != nil || exists {
+			return err //nolint:wrapcheck // do wraps
+		}
+		err = s.core.MakeBucket(ctx, s.cfg.Bucket, minio.MakeBucketOptions{Region: s.cfg.Region})
+		if minio.ToErrorResponse(err).Code == minio.BucketAlreadyOwnedByYou { // made by another at this moment
+			return nil
+		}
+		return err //nolint:wrapcheck // do wraps
+	})
+	if err != nil {
+		return fmt.Errorf("blob: create bucket %s: %w", s.cfg.Bucket, err)
+	}
+	return nil
+}
+
+// Ping implements Store.
+func (s *S3) Ping(ctx context.Context) error {
+	var exists bool
+	err := s.do(ctx, s.cfg.Timeout, func(ctx context.Context, _ *watchdog) (err error) {
+		exists, err = s.core.BucketExists(ctx, s.cfg.Bucket)
+		return err //nolint:wrapcheck // do wraps
+	})
+	if err != nil {
+		return fmt.Errorf("blob: ping: %w", err)
+	}
+	if !exists {
+		return fmt.Errorf("blob: ping: bucket %s is missing", s.cfg.Bucket)
+	}
+	return nil
+}
+
+// Get implements Store. A body that breaks off is taken up again where it
+// ended, pinned to the same object, a few times before it is an error.
+func (s *S3) Get(ctx context.Context, key string, o GetOptions) (io.ReadCloser, error) {
+	r := &reader{store: s, ctx: ctx, key: key, etag: o.ETag, offset: o.Offset, left: o.Length}
+	if err := r.open(true); err != nil {
+		return nil, fmt.Errorf("blob: get %s: %w", key, err)
+	}
+	return r, nil
+}
+
+// Download implements Store.
+func (s *S3) Download(ctx context.Context, o render.Object, path string) (err error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) //nolint:gosec // the caller's own path
+	if err != nil {
+		return fmt.Errorf("blob: download %s: %w", o.Key, err)
+	}
+	defer func() {
+		if cerr := f.Close(); err == nil {
+			err = cerr
+		}
+		if err != nil {
+			err = errors.Join(fmt.Errorf("blob: download %s: %w", o.Key, err), os.Remove(path))
+		}
+	}()
+	r, err := s.Get(ctx, o.Key, GetOptions{ETag: o.ETag})
+	if err != nil {
+		return err
+	}
+	hash := sha256.New()
+	n, err := io.Copy(io.MultiWriter(f, hash), r)
+	if err = errors.Join(err, r.Close()); err != nil {
+		return err
+	}
+	if n != o.Size {
+		return fmt.Errorf("%w: %d bytes, not %d", ErrMismatch, n, o.Size)
+	}
+	if sum := hex.EncodeToString(hash.Sum(nil)); o.SHA256 != "" && sum != o.SHA256 {
+		return fmt.Errorf("%w: SHA-256 is %s, not %s", ErrMismatch, sum, o.SHA256)
+	}
+	return nil
+}
+
+// Stat implements Store.
+func (s *S3) Stat(ctx context.Context, key string) (render.Object, error) {
+	info, err := s.head(ctx, key)
+	if err != nil {
+		return render.Object{}, fmt.Errorf("blob: stat %s: %w", key, err)
+	}
+	return render.Object{Key: key, ETag: info.ETag, Size: info.Size}, nil
+}
+
+func (s *S3) head(ctx context.Context, key string) (info minio.ObjectInfo, err error) {
+	err = s.do(ctx, s.cfg.Timeout, func(ctx context.Context, _ *watchdog) error {
+		info, err = s.core.StatObject(ctx, s.cfg.Bucket, key, minio.StatObjectOptions{})
+		return err //nolint:wrapcheck // do wraps
+	})
+	return info, err
+}
+
+// Copy implements Store. That the key is free is looked up beforehand: stores
+// do not agree on conditional copies, and keys are unique by their attempt id.
+func (s *S3) Copy(ctx context.Context, from render.Object, to string) (render.Object, error) {
+	fail := func(err error) (render.Object, error) {
+		return render.Object{}, fmt.Errorf("blob: copy %s to %s: %w", from.Key, to, err)
+	}
+	if from.Size > maxPartSize {
+		return fail(ErrTooLarge)
+	}
+	switch _, err := s.head(ctx, to); {
+	case err == nil:
+		return fail(ErrExists)
+	case !errors.Is(err, ErrNotFound):
+		return fail(err)
+	}
+	err := s.do(ctx, 10*s.cfg.Timeout, func(ctx context.Context, _ *watchdog) error {
+		_, err := s.core.Client.CopyObject(ctx,
+			minio.CopyDestOptions{Bucket: s.cfg.Bucket, Object: to},
+			minio.CopySrcOptions{Bucket: s.cfg.Bucket, Object: from.Key, MatchETag: from.ETag})
+		return err //nolint:wrapcheck // do wraps
+	})
+	if errors.Is(err, errPrecondition) {
+		return fail(ErrChanged)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	info, err := s.head(ctx, to)
+	if err != nil {
+		return fail(err)
+	}
+	if info.Size != from.Size {
+		return fail(fmt.Errorf("%w: %d bytes, not %d", ErrMismatch, info.Size, from.Size))
+	}
+	return render.Object{Key: to, ETag: info.ETag, Size: info.Size, SHA256: from.SHA256}, nil
+}
+
+// maxDelete is the greatest number of keys in one request.
+const maxDelete = 1000
+
+// Delete implements Store.
+func (s *S3) Delete(ctx context.Context, keys ...string) error {
+	for batch := range slices.Chunk(keys, maxDelete) {
+		err := s.do(ctx, s.cfg.Timeout, func(ctx context.Context, w *watchdog) error {
+			results, err := s.core.RemoveObjectsWithIter(ctx, s.cfg.Bucket, func(yield func(minio.ObjectInfo) bool) {
+				for _, key := range batch {
+					if !yield(minio.ObjectInfo{Key: key}) {
+						return
+					}
+				}
+			}, minio.RemoveObjectsOptions{})
+			if err != nil {
+				return err //nolint:wrapcheck // do wraps
+			}
+			var failed error
+			for r := range results {
+				w.touch()
+				if r.Err != nil && failed == nil && minio.ToErrorResponse(r.Err).Code != minio.NoSuchKey {
+					failed = fmt.Errorf("%s: %w", r.ObjectName, r.Err)
+				}
+			}
+			return failed
+		})
+		if err != nil {
+			return fmt.Errorf("blob: delete: %w", err)
+		}
+	}
+	return nil
+}
+
+// List implements Store.
+func (s *S3) List(ctx context.Context, prefix string) iter.Seq2[Info, error] {
+	return func(yield func(Info, error) bool) {
+		var last string
+		var stopped, moved bool
+		for {
+			moved = false
+			err := s.do(ctx, s.cfg.Timeout, func(ctx context.Context, w *watchdog) error {
+				for o := range s.core.ListObjectsIter(ctx, s.cfg.Bucket, minio.ListObjectsOptions{Prefix: prefix, Recursive: true, StartAfter: last}) {
+					if o.Err != nil {
+						return o.Err
+					}
+					w.pause() // the consumer's time is not the store's
+					last, moved = o.Key, true
+					if stopped = !yield(Info{Key: o.Key, Size: o.Size, Modified: o.LastModified}, nil); stopped {
+						return nil
+					}
+					w.touch()
+				}
+				return ctx.Err() //nolint:wrapcheck // do wraps; the iterator ends silently
+			})
+			if err != nil && moved && ctx.Err() == nil && errors.Is(err, ErrUnavailable) {
+				continue // it got further: the tries count anew
+			}
+			if err != nil && !stopped {
+				yield(Info{}, fmt.Errorf("blob: list %s: %w", prefix, err))
+			}
+			return
+		}
+	}
+}
+
+// Presigned URLs live 1 second to 7 days: signature version 4 allows no more.
+const maxPresign = 7 * 24 * time.Hour
+
+// PresignGet implements Store.
+func (s *S3) PresignGet(ctx context.Context, o render.Object, p PresignOptions) (string, time.Time, error) {
+	query := url.Values{}
+	if p.ContentType != "" {
+		query.Set("response-content-type", p.ContentType)
+	}
+	if p.Filename != "" {
+		query.Set("response-content-disposition", mime.FormatMediaType("attachment", map[string]string{"filename": p.Filename}))
+	}
+	return s.presign(ctx, http.MethodGet, o.Key, p.TTL, query, nil)
+}
+
+// PresignPut implements Store. The client must send the returned header; the
+// store takes single puts of up to 5 GiB.
+func (s *S3) PresignPut(ctx context.Context, key string, p PresignOptions) (string, http.Header, time.Time, error) {
+	if p.Size < 0 || p.Size > maxPartSize {
+		return "", nil, time.Time{}, fmt.Errorf("blob: presign %s: %w", key, ErrTooLarge)
+	}
+	header := http.Header{"Content-Length": {strconv.FormatInt(p.Size, 10)}}
+	u, expires, err := s.presign(ctx, http.MethodPut, key, p.TTL, nil, header)
+	return u, header, expires, err
+}
+
+func (s *S3) presign(ctx context.Context, method, key string, ttl time.Duration, query url.Values, header http.Header) (string, time.Time, error) {
+	if ttl < time.Second || ttl > maxPresign {
+		return "", time.Time{}, fmt.Errorf("blob: presign %s: TTL must be 1 second to 7 days", key)
+	}
+	u, err := s.public.PresignHeader(ctx, method, s.cfg.Bucket, key, ttl, query, header)
+	if err != nil {
+		return "", time.Time{}, fmt.Errorf("blob: presign %s: %w", key, err)
+	}
+	signed, err := time.Parse("20060102T150405Z", u.Query().Get("X-Amz-Date"))
+	if err != nil {
+		return "", time.Time{}, fmt.Errorf("blob: presign %s: date of signature: %w", key, err)
+	}
+	return u.String(), signed.Add(ttl.Truncate(time.Second)), nil
+}
