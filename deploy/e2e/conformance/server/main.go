@@ -1,0 +1,50 @@
+// Command server runs the conformance fixture on a loopback port, for trying a
+// client by hand.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/vidforge/vidforge/deploy/e2e/conformance/fixture"
+)
+
+func main() {
+	port := flag.Int("port", 0, "loopback port; 0 takes a free one")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, *port); err != nil {
+		fmt.Fprintln(os.Stderr, "server:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, port int) error {
+	f, err := fixture.New()
+	if err != nil {
+		return fmt.Errorf("start fixture: %w", err)
+	}
+	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		return errors.Join(fmt.Errorf("listen: %w", err), f.Close())
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/mcp", f)
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	fmt.Printf("http://%s/mcp\n", l.Addr())
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(l) }()
+	select {
+	case err = <-served:
+	case <-ctx.Done():
+	}
+	return errors.Join(err, f.Close(), srv.Close())
+}
