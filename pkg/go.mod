@@ -3,11 +3,16 @@ module github.com/vidforge/vidforge/pkg
 go 1.26.0
 
 require (
+	github.com/redis/go-redis/v9 v9.23.0
+	github.com/sony/gobreaker/v2 v2.4.0
 	github.com/vidforge/vidforge/proto v0.0.0
 	go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp v0.72.0
 )
 
-require github.com/felixge/httpsnoop v1.1.0 // indirect
+require (
+	github.com/felixge/httpsnoop v1.1.0 // indirect
+	go.uber.org/atomic v1.12.0 // indirect
+)
 
 require (
 	github.com/cenkalti/backoff/v5 v5.0.3

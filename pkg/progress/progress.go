@@ -6,6 +6,7 @@ package progress
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"github.com/vidforge/vidforge/pkg/render"
@@ -50,6 +51,16 @@ type Config struct {
 	Deadline time.Duration
 	// TTL of a task's samples after the last report. Defaults to 1 h.
 	TTL time.Duration
+	// WorkerTTL is how long a worker is listed after its last beat. Defaults
+	// to 30 s.
+	WorkerTTL time.Duration
+	// Failures in a row open the breaker. Defaults to 3.
+	Failures int
+	// Cooldown is how long the open breaker lets nothing through before it
+	// tries one call. Defaults to 2 s.
+	Cooldown time.Duration
 	// Prefix is put before every key.
 	Prefix string
+	// Logger gets the breaker's changes. Defaults to slog.Default().
+	Logger *slog.Logger
 }
