@@ -3,6 +3,7 @@ module github.com/vidforge/vidforge/pkg
 go 1.26.0
 
 require (
+	github.com/nats-io/nats.go v1.55.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/sony/gobreaker/v2 v2.4.0
 	github.com/vidforge/vidforge/proto v0.0.0
@@ -11,6 +12,8 @@ require (
 
 require (
 	github.com/felixge/httpsnoop v1.1.0 // indirect
+	github.com/nats-io/nkeys v0.4.16 // indirect
+	github.com/nats-io/nuid v1.0.1 // indirect
 	go.uber.org/atomic v1.12.0 // indirect
 )
 

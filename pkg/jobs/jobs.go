@@ -16,6 +16,7 @@ package jobs
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/vidforge/vidforge/pkg/render"
@@ -71,7 +72,8 @@ type Queue interface {
 	DeadLetters(ctx context.Context, limit int) ([]DeadLetter, error)
 
 	// Dispatch moves messages of a class from backlog to class stream until
-	// ctx ends. Two dispatchers of a class may run; they only waste effort.
+	// ctx ends, and returns nil then. Two dispatchers of a class may run; they
+	// only waste effort.
 	Dispatch(ctx context.Context, class render.Class) error
 	// Depth counts the messages of a class: waiting in the backlog, ready in
 	// the class stream, and delivered to workers.
@@ -96,8 +98,13 @@ type Config struct {
 	// Window is how many messages the dispatcher keeps ready in a class
 	// stream beside the waiting pulls. Defaults to 2.
 	Window int
+	// Poll is the mean time between two looks of a dispatcher at the whole
+	// backlog, in case that hints were lost. Defaults to 5 s.
+	Poll time.Duration
 	// Timeout bounds every single call to the server. Defaults to 5 s.
 	Timeout time.Duration
 	// Prefix is put before every stream's and subject's name: [A-Za-z0-9]*.
 	Prefix string
+	// Logger defaults to slog.Default().
+	Logger *slog.Logger
 }

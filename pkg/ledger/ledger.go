@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/vidforge/vidforge/pkg/render"
+	vidforgev1 "github.com/vidforge/vidforge/proto/vidforge/v1"
 )
 
 var (
@@ -38,14 +39,14 @@ var (
 type RenderEntry struct {
 	Record   *render.Record
 	Revision uint64
-	origin   any
+	origin   *vidforgev1.RenderRecord
 }
 
 // AssetEntry is an asset record as read.
 type AssetEntry struct {
 	Asset    *render.Asset
 	Revision uint64
-	origin   any
+	origin   *vidforgev1.Asset
 }
 
 // What a ledger stores beside records, as package render defines it.
@@ -98,11 +99,13 @@ type Ledger interface {
 	// by itself at next.Expires and is never replaced again (ErrConflict).
 	UpdateRender(ctx context.Context, prev RenderEntry, next *render.Record) (RenderEntry, error)
 	// Renders iterates over every stored record of every tenant, in no order.
-	// It is for reconciliation, not for requests.
+	// One that changes meanwhile may come twice. It is for reconciliation, not
+	// for requests.
 	Renders(ctx context.Context) iter.Seq2[RenderEntry, error]
 	// WatchRenders calls fn with every record that is written from now on,
-	// one after the other, until ctx ends. It may lag behind an acknowledged
-	// write and may skip intermediate records: a hint, never an answer.
+	// one after the other, until ctx ends, and returns nil then. It may lag
+	// behind an acknowledged write and may skip intermediate records: a hint,
+	// never an answer.
 	WatchRenders(ctx context.Context, fn func(*render.Record)) error
 
 	// CreateAsset, GetAsset and UpdateAsset are as for renders. An asset
@@ -112,7 +115,7 @@ type Ledger interface {
 	UpdateAsset(ctx context.Context, prev AssetEntry, next *render.Asset) (AssetEntry, error)
 	// DeleteAsset removes the record if it is still at prev's revision.
 	DeleteAsset(ctx context.Context, prev AssetEntry) error
-	// ListAssets returns up to limit assets of the tenant in order of id,
+	// ListAssets returns up to limit (at least one) assets of the tenant in order of id,
 	// those after the id `after` ("" from the start), and the id to go on
 	// from ("" at the end).
 	ListAssets(ctx context.Context, tenant render.Tenant, after render.AssetID, limit int) ([]*render.Asset, render.AssetID, error)
@@ -148,16 +151,19 @@ type Ledger interface {
 
 	// OpenAttempt adds an attempt to the work's history and returns the
 	// history with it. An earlier attempt that is still open is closed as
-	// lost: only the holder of the work's lease may call this.
+	// lost: only the holder of the work's lease may call this. Of very long
+	// histories the oldest attempts are dropped that count for nothing:
+	// handbacks, and further ones of the same worker and outcome.
 	OpenAttempt(ctx context.Context, w render.Work, a Attempt) (History, error)
 	// CloseAttempt sets the attempt's outcome. Closing a closed one changes
-	// nothing.
+	// nothing. ErrNotFound when the work has no such attempt.
 	CloseAttempt(ctx context.Context, w render.Work, id string, o Outcome, reason string) (History, error)
 	// AttemptHistory reads a history; an unknown work has an empty one.
 	AttemptHistory(ctx context.Context, w render.Work) (History, error)
 
 	// LeaseWork takes the lease of a work for holder. ErrLeased while
-	// somebody else holds it. The lease time is the ledger's, counted by the
+	// somebody else holds it; the same holder gets it anew, and its earlier
+	// Lease is lost. The lease time is the ledger's, counted by the
 	// server from the last renewal; no two hosts' clocks are compared.
 	LeaseWork(ctx context.Context, w render.Work, holder string) (Lease, error)
 	// LeaseName takes a named lease (a leadership). Names are [a-z0-9-]+.
@@ -187,4 +193,7 @@ type Config struct {
 	// Prefix is put before every bucket's name, so that tests and farms can
 	// share a server. [A-Za-z0-9]*.
 	Prefix string
+	// Now is the clock that expiry times (of assets and finished renders) are
+	// counted from. Defaults to time.Now.
+	Now func() time.Time
 }

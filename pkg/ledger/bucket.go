@@ -1,0 +1,306 @@
+package ledger
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/vidforge/vidforge/pkg/internal/jsretry"
+)
+
+const (
+	// opHeader is the key-value convention for deleted keys, so that the nats
+	// command line shows our buckets as what they are.
+	opHeader, opDelete = "KV-Operation", "DEL"
+	// nonceHeader tells a writer whose first try timed out that the message
+	// it finds is its own.
+	nonceHeader = "Vidforge-Nonce"
+	// markerTTL is how long a deleted key leaves a marker behind.
+	markerTTL = time.Minute
+)
+
+// JetStream has two codes for a lost compare-and-set: 10071, and 10164 on
+// replicated streams.
+func wrongSequence(err error) bool {
+	switch jsretry.ErrorCode(err) {
+	case jetstream.JSErrCodeStreamWrongLastSequence, jetstream.JSErrCodeStreamWrongLastSequenceConstant:
+		return true
+	default:
+		return false
+	}
+}
+
+// entry is the last message of a key.
+type entry struct {
+	key      string
+	data     []byte
+	revision uint64 // the message's sequence; 0 when there is no message
+	nonce    string
+	deleted  bool
+	stored   time.Time // the server's time
+}
+
+func (e entry) live() bool { return e.revision > 0 && !e.deleted }
+
+// bucket is a key-value bucket in the layout of the KV convention. It writes
+// to the subjects itself, because the client's KV type loses a key's TTL at
+// every update; and its stream answers no direct gets, so that every read is
+// the leader's.
+type bucket struct {
+	js      jetstream.JetStream
+	stream  jetstream.Stream
+	prefix  string // of subjects, with the last dot
+	timeout time.Duration
+}
+
+type bucketConfig struct {
+	name     string
+	replicas int
+	maxAge   time.Duration // 0: keys live until their own TTL
+	metadata map[string]string
+	timeout  time.Duration
+}
+
+func openBucket(ctx context.Context, js jetstream.JetStream, c bucketConfig) (*bucket, error) {
+	b := &bucket{js: js, prefix: "$KV." + c.name + ".", timeout: c.timeout}
+	cfg := jetstream.StreamConfig{
+		Name:              "KV_" + c.name,
+		Subjects:          []string{b.prefix + ">"},
+		MaxMsgsPerSubject: 1,
+		MaxAge:            c.maxAge,
+		Discard:           jetstream.DiscardNew,
+		Storage:           jetstream.FileStorage,
+		Replicas:          c.replicas,
+		AllowRollup:       true,
+		DenyDelete:        true,
+		AllowMsgTTL:       true,
+		AllowDirect:       false,
+		Metadata:          c.metadata,
+	}
+	if c.maxAge > 0 {
+		cfg.Duplicates = min(c.maxAge, 2*time.Minute) // the server refuses a window longer than the age
+	}
+	err := jsretry.Do(ctx, c.timeout, func(ctx context.Context) error {
+		var err error
+		b.stream, err = js.CreateOrUpdateStream(ctx, cfg)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open bucket %s: %w", c.name, err)
+	}
+	return b, nil
+}
+
+// last reads the last message of a key from the leader, once.
+func (b *bucket) last(ctx context.Context, key string) (entry, error) {
+	msg, err := b.stream.GetLastMsgForSubject(ctx, b.prefix+key)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return entry{key: key}, nil
+	}
+	if err != nil {
+		return entry{}, fmt.Errorf("read the leader's last message: %w", err)
+	}
+	return entry{
+		key: key, data: msg.Data, revision: msg.Sequence, stored: msg.Time,
+		nonce: msg.Header.Get(nonceHeader), deleted: msg.Header.Get(opHeader) != "",
+	}, nil
+}
+
+// look reads a key from the leader, also a deleted or absent one.
+func (b *bucket) look(ctx context.Context, key string) (e entry, err error) {
+	err = jsretry.Do(ctx, b.timeout, func(ctx context.Context) error {
+		e, err = b.last(ctx, key)
+		return err
+	})
+	return e, err
+}
+
+// get reads a key from the leader. ErrNotFound when it is deleted or absent.
+func (b *bucket) get(ctx context.Context, key string) (entry, error) {
+	e, err := b.look(ctx, key)
+	if err == nil && !e.live() {
+		err = ErrNotFound
+	}
+	return e, err
+}
+
+// put writes a key whose last message has the expected revision (0: none, or
+// expired). ErrConflict when it has another. A zero ttl keeps the key.
+func (b *bucket) put(ctx context.Context, key string, data []byte, expected uint64, ttl time.Duration) (uint64, error) {
+	return b.write(ctx, &nats.Msg{Subject: b.prefix + key, Data: data, Header: nats.Header{}}, expected, ttl)
+}
+
+// remove deletes a key at the revision, by a marker, because deleting the
+// message is not a compare-and-set on a replicated stream.
+func (b *bucket) remove(ctx context.Context, key string, revision uint64) error {
+	msg := &nats.Msg{Subject: b.prefix + key, Header: nats.Header{opHeader: {opDelete}}}
+	_, err := b.write(ctx, msg, revision, markerTTL)
+	return err
+}
+
+func (b *bucket) write(ctx context.Context, msg *nats.Msg, expected uint64, ttl time.Duration) (uint64, error) {
+	nonce := rand.Text()
+	msg.Header.Set(nonceHeader, nonce)
+	opts := []jetstream.PublishOpt{jetstream.WithExpectLastSequencePerSubject(expected)}
+	if ttl > 0 {
+		opts = append(opts, jetstream.WithMsgTTL(max(ttl.Round(time.Second), time.Second)))
+	}
+	var revision uint64
+	doubt := false // whether an earlier try may have been stored
+	err := jsretry.Do(ctx, b.timeout, func(ctx context.Context) error {
+		ack, err := b.js.PublishMsg(ctx, msg, opts...)
+		switch {
+		case err == nil:
+			revision = ack.Sequence
+			return nil
+		case !wrongSequence(err):
+			doubt = doubt || jsretry.Temporary(err)
+			return err
+		case !doubt:
+			return ErrConflict
+		}
+		last, err := b.last(ctx, strings.TrimPrefix(msg.Subject, b.prefix))
+		switch {
+		case err != nil:
+			return err
+		case last.nonce == nonce:
+			revision = last.revision
+			return nil
+		case last.revision == expected: // the leader still works on a write, perhaps ours
+			return jsretry.ErrAgain
+		default:
+			return ErrConflict
+		}
+	})
+	return revision, err
+}
+
+// create writes a key that is absent or deleted. ErrExists when it is there.
+func (b *bucket) create(ctx context.Context, key string, data []byte, ttl time.Duration) (uint64, error) {
+	var expected uint64
+	for {
+		revision, err := b.put(ctx, key, data, expected, ttl)
+		if !errors.Is(err, ErrConflict) {
+			return revision, err
+		}
+		e, err := b.look(ctx, key)
+		if err != nil {
+			return 0, err
+		}
+		if e.live() {
+			return 0, ErrExists
+		}
+		expected = e.revision
+	}
+}
+
+// keys lists the keys below a prefix (with its last dot) by one question to
+// the leader. Deleted keys may be among them.
+func (b *bucket) keys(ctx context.Context, prefix string) ([]string, error) {
+	var keys []string
+	err := jsretry.Do(ctx, b.timeout, func(ctx context.Context) error {
+		info, err := b.stream.Info(ctx, jetstream.WithSubjectFilter(b.prefix+prefix+">"))
+		if err != nil {
+			return fmt.Errorf("ask for subjects: %w", err)
+		}
+		keys = make([]string, 0, len(info.State.Subjects))
+		for subject := range info.State.Subjects {
+			keys = append(keys, strings.TrimPrefix(subject, b.prefix))
+		}
+		return nil
+	})
+	return keys, err
+}
+
+// scan reads every live key. One that changes meanwhile may come twice.
+func (b *bucket) scan(ctx context.Context) iter.Seq2[entry, error] {
+	return func(yield func(entry, error) bool) {
+		if err := b.walk(ctx, func(e entry) bool { return yield(e, nil) }); err != nil {
+			yield(entry{}, err)
+		}
+	}
+}
+
+func (b *bucket) walk(ctx context.Context, fn func(entry) bool) error {
+	cons, err := b.stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverAllPolicy})
+	if err != nil {
+		return fmt.Errorf("open a scan: %w", err)
+	}
+	if cons.CachedInfo().NumPending == 0 {
+		return nil
+	}
+	msgs, err := cons.Messages()
+	if err != nil {
+		return fmt.Errorf("start a scan: %w", err)
+	}
+	defer msgs.Stop()
+	for {
+		e, left, err := b.next(ctx, msgs)
+		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			// What was left may have expired under the scan.
+			info, ierr := cons.Info(ctx)
+			if ierr == nil && info.NumPending == 0 {
+				return nil
+			}
+			return errors.Join(err, ierr)
+		}
+		if err != nil {
+			return err
+		}
+		if e.live() && !fn(e) || left == 0 {
+			return nil
+		}
+	}
+}
+
+func (b *bucket) next(ctx context.Context, msgs jetstream.MessagesContext) (entry, uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, b.timeout)
+	defer cancel()
+	msg, err := msgs.Next(jetstream.NextContext(ctx))
+	if err != nil {
+		return entry{}, 0, fmt.Errorf("read on in a scan: %w", err)
+	}
+	return b.entry(msg)
+}
+
+func (b *bucket) entry(msg jetstream.Msg) (e entry, left uint64, err error) {
+	meta, err := msg.Metadata()
+	if err != nil {
+		return entry{}, 0, fmt.Errorf("read message metadata: %w", err)
+	}
+	return entry{
+		key: strings.TrimPrefix(msg.Subject(), b.prefix), data: msg.Data(), revision: meta.Sequence.Stream,
+		deleted: msg.Headers().Get(opHeader) != "", stored: meta.Timestamp,
+	}, meta.NumPending, nil
+}
+
+// watch calls fn with each key written from now on, holding mu meanwhile,
+// until stop is called, which waits for a running fn.
+func (b *bucket) watch(ctx context.Context, mu *sync.Mutex, fn func(entry)) (stop func(), err error) {
+	cons, err := b.stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverNewPolicy})
+	if err != nil {
+		return nil, fmt.Errorf("open a watch: %w", err)
+	}
+	consuming, err := cons.Consume(func(msg jetstream.Msg) {
+		if e, _, err := b.entry(msg); err == nil && e.live() {
+			mu.Lock()
+			defer mu.Unlock()
+			fn(e)
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start a watch: %w", err)
+	}
+	return func() {
+		consuming.Stop()
+		<-consuming.Closed()
+	}, nil
+}
