@@ -1,0 +1,52 @@
+package telemetry
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+)
+
+// Names of the metrics.
+const (
+	MetricRenders       = "vidforge.renders"
+	MetricStageDuration = "vidforge.stage.duration"
+)
+
+// Metrics are the farm's instruments. Tenants and render ids are no attributes:
+// every value of an attribute is a time series of its own.
+type Metrics struct {
+	renders metric.Int64Counter
+	stages  metric.Float64Histogram
+}
+
+// NewMetrics makes the instruments on the meter provider that is or will be
+// set.
+func NewMetrics() (*Metrics, error) {
+	meter := otel.Meter(Scope, metric.WithSchemaURL(SchemaURL))
+	renders, err := meter.Int64Counter(MetricRenders,
+		metric.WithDescription("Renders that ended, by outcome"), metric.WithUnit("{render}"))
+	if err != nil {
+		return nil, fmt.Errorf("telemetry: %s: %w", MetricRenders, err)
+	}
+	stages, err := meter.Float64Histogram(MetricStageDuration,
+		metric.WithDescription("Wall time of attempts at a stage, by stage and outcome"), metric.WithUnit("s"),
+		metric.WithExplicitBucketBoundaries(0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600))
+	if err != nil {
+		return nil, fmt.Errorf("telemetry: %s: %w", MetricStageDuration, err)
+	}
+	return &Metrics{renders: renders, stages: stages}, nil
+}
+
+// RenderEnded counts a render by its last state.
+func (m *Metrics) RenderEnded(ctx context.Context, outcome string) {
+	m.renders.Add(ctx, 1, metric.WithAttributes(attribute.String(KeyOutcome, outcome)))
+}
+
+// StageEnded records how long an attempt at a stage took and how it ended.
+func (m *Metrics) StageEnded(ctx context.Context, stage, outcome string, took time.Duration) {
+	m.stages.Record(ctx, took.Seconds(), metric.WithAttributes(Stage(stage), attribute.String(KeyOutcome, outcome)))
+}
