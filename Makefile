@@ -1,5 +1,105 @@
-BUF = go run github.com/bufbuild/buf/cmd/buf@v1.75.0
+# Every command that a contributor or a pipeline needs. Tools are pinned here
+# and fetched by the go command; nothing has to be installed beforehand but Go,
+# git and make.
+
+SHELL = /bin/bash
+.SHELLFLAGS = -euo pipefail -c
+.DEFAULT_GOAL = help
+
+BUF      = go run github.com/bufbuild/buf/cmd/buf@v1.75.0
+GOLANGCI = go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+
+# The workspace's modules, nested ones too, as folders relative to this one.
+MODULES = $(patsubst $(CURDIR)/%,%,$(shell go list -m -f '{{.Dir}}'))
+
+# RACE=1 turns the race detector on; TESTFLAGS are handed to go test.
+RACE ?=
+TESTFLAGS ?=
+
+# What the programs need on a Debian host.
+PACKAGES = ffmpeg fonts-dejavu-core fonts-droid-fallback
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+
+.PHONY: help
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{ printf "  %-14s %s\n", $$1, $$2 }'
+
+.PHONY: deps
+deps: ## Install the Debian packages that are missing (as root), or name them
+	@missing=$$(dpkg-query -W -f '$${Package} $${db:Status-Status}\n' $(PACKAGES) 2>/dev/null | awk '$$2 == "installed" { print $$1 }' | sort | comm -13 - <(printf '%s\n' $(PACKAGES) | sort) | xargs); \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if [ "$$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then \
+		echo "Please install: $$missing" >&2; exit 1; \
+	fi; \
+	echo "Installing $$missing"; \
+	export DEBIAN_FRONTEND=noninteractive; \
+	apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing </dev/null >/dev/null
+
+.PHONY: build
+build: ## Build the programs into bin/
+	go build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/ $(addsuffix /...,$(addprefix ./,$(wildcard gateway/cmd worker/cmd) deploy/vidforge))
+
+.PHONY: demo
+demo: ## Render a video through MCP; FILE=video renders that one
+	@deploy/demo.sh $(FILE)
+
+.PHONY: test
+test: deps ## Run every module's tests; RACE=1 with the race detector
+	@failed=; \
+	for m in $(MODULES); do \
+		echo "== $$m"; \
+		(cd $$m && go test $(if $(RACE),-race) -timeout 20m $(TESTFLAGS) ./...) || failed="$$failed $$m"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "FAILED:$$failed" >&2; exit 1; fi
+
+.PHONY: conformance
+conformance: ## Run the official MCP conformance suite
+	@deploy/e2e/conformance/run
+
+.PHONY: lint
+lint: lint-proto lint-modules lint-go ## Check everything that needs no test
+
+.PHONY: lint-go
+lint-go: ## Check format, vet and the rules of .golangci.yaml
+	$(GOLANGCI) run --timeout 20m $(addprefix ./,$(addsuffix /...,$(MODULES)))
+
+.PHONY: lint-proto
+lint-proto: ## Check style, compatibility and freshness of the protobuf files
+	cd proto && $(BUF) lint && $(BUF) format --diff --exit-code && $(BUF) breaking --against baseline.binpb
+	@new=$$(mktemp -d); trap 'rm -rf "$$new"' EXIT; \
+	cd proto && $(BUF) generate -o "$$new" && diff -ru --exclude='*.proto' vidforge "$$new/vidforge" || { echo "run make generate" >&2; exit 1; }
+
+.PHONY: lint-modules
+lint-modules: ## Check that each module builds alone and is tidy
+	@for m in $(MODULES); do \
+		(cd $$m && GOWORK=off go build ./... && GOWORK=off go mod tidy -diff >/dev/null) || { echo "$$m does not build alone, or its go.mod is not tidy" >&2; exit 1; }; \
+	done
 
 .PHONY: generate
 generate: ## Generate the Go beside the .proto files
 	cd proto && $(BUF) generate
+
+.PHONY: baseline
+baseline: ## At a release: make the present protobuf files what later ones must not break
+	cd proto && $(BUF) build -o baseline.binpb
+
+.PHONY: bench
+bench: deps ## Run every module's benchmarks
+	@for m in $(MODULES); do (cd $$m && go test -run '^$$' -bench . -benchmem $(TESTFLAGS) ./...); done
+
+.PHONY: nightly
+nightly: deps ## Run what is too long for every change: race detector, fuzzing, benchmarks
+	$(MAKE) test RACE=1
+	@for m in $(MODULES); do \
+		(cd $$m; for pkg in $$(go list ./...); do \
+			for fuzz in $$(go test -list '^Fuzz' "$$pkg" | grep '^Fuzz' || true); do \
+				go test -run '^$$' -fuzz "^$$fuzz\$$" -fuzztime $(or $(FUZZTIME),1m) "$$pkg"; \
+			done; \
+		done); \
+	done
+	$(MAKE) bench
+
+.PHONY: clean
+clean: ## Remove what build and demo made
+	rm -rf bin out

@@ -201,8 +201,7 @@ func (e *Error) WithCause(err error) *Error {
 // AsError classifies any error: an *Error stays what it is, everything else
 // is an internal error of the farm that carries err as its cause.
 func AsError(err error) *Error {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e
 	}
 	return Errorf(CodeInternalError, BlameFarm, "An internal error occurred; the request may be sent again.").WithCause(err)
@@ -210,8 +209,7 @@ func AsError(err error) *Error {
 
 // CodeOf returns the code of a classified error and "" for any other.
 func CodeOf(err error) Code {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Code
 	}
 	return ""

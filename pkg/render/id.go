@@ -25,7 +25,6 @@ const LocalTenant Tenant = "local"
 var (
 	idPattern    = regexp.MustCompile(`^task_[a-z2-7]{26}$`)
 	assetPattern = regexp.MustCompile(`^a_[a-z0-9]{26}$`)
-	lowerBase32  = base32.StdEncoding.WithPadding(base32.NoPadding)
 )
 
 // randomToken returns 26 lower-case base32 characters, 130 bits from the
@@ -66,7 +65,7 @@ func ParseAssetID(s string) (AssetID, bool) {
 // hold any character.
 func (t Tenant) Key() string {
 	sum := sha256.Sum256([]byte(t))
-	return strings.ToLower(lowerBase32.EncodeToString(sum[:]))[:26]
+	return strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:26]
 }
 
 const (

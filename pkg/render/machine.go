@@ -11,44 +11,44 @@ import (
 // a record changes.
 type Event interface{ event() string }
 
-// Claimed: a worker began the first piece of work.
+// Claimed says that a worker began the first piece of work.
 type Claimed struct{}
 
-// PreviewReady: the preview stage has a result.
+// PreviewReady says that the preview stage has a result.
 type PreviewReady struct{ Result StageResult }
 
-// InputMinted: an elicitation was made for a client that can show it.
+// InputMinted says that an elicitation was made for a client that can show it.
 type InputMinted struct{ Input InputRequest }
 
-// InputAnswered: a client answered an elicitation without deciding (decline,
-// cancel, consent to open a page).
+// InputAnswered says that a client answered an elicitation without deciding
+// (decline, cancel, consent to open a page).
 type InputAnswered struct{ Key, Action string }
 
-// Decided: somebody decided on the preview.
+// Decided says that somebody decided on the preview.
 type Decided struct{ Decision Decision }
 
-// ApprovalTimedOut: the deadline passed.
+// ApprovalTimedOut says that the deadline passed.
 type ApprovalTimedOut struct{}
 
-// Planned: the plan stage has a result.
+// Planned says that the plan stage has a result.
 type Planned struct{ Result StageResult }
 
-// Encoded: every segment of the generation, and the audio where there is one,
-// has a result.
+// Encoded says that every segment of the generation, and the audio where there
+// is one, has a result.
 type Encoded struct{ Generation uint32 }
 
-// Assembled: the assemble stage has a result.
+// Assembled says that the assemble stage has a result.
 type Assembled struct{ Result StageResult }
 
-// Failed: the render cannot be finished.
+// Failed says that the render cannot be finished.
 type Failed struct{ Failure Failure }
 
-// Cancelled: a client asked for the end.
+// Cancelled says that a client asked for the end.
 type Cancelled struct{ By string }
 
-// Restarted: the generation's encoding is given up and begins again under a new
-// one, for instance because a hardware encoder failed. Of several workers that
-// find this out only the first restarts anything.
+// Restarted says that the generation's encoding is given up and begins again
+// under a new one, for instance because a hardware encoder failed. Of several
+// workers that find this out only the first restarts anything.
 type Restarted struct {
 	Generation uint32
 	Reason     string

@@ -51,6 +51,7 @@ func result(stage render.Stage, generation uint32) render.StageResult {
 		r.Plan, r.Overlay = testPlan(generation), render.Object{Key: "overlay2"}
 	case render.StageAssemble:
 		r.Output = &render.Output{Object: render.Object{Key: "final"}, Frames: 100}
+	default: // leaves nothing that the state machine looks at
 	}
 	return r
 }

@@ -2,6 +2,7 @@ package render
 
 import (
 	"encoding/json"
+	"slices"
 	"time"
 )
 
@@ -228,12 +229,7 @@ func (r *Record) FollowUps() []Work {
 
 // Wants reports whether the render still waits for this work.
 func (r *Record) Wants(w Work) bool {
-	for _, f := range r.FollowUps() {
-		if f == w {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(r.FollowUps(), w)
 }
 
 // OpenInputs returns the minted input requests that nobody answered yet.

@@ -88,23 +88,25 @@ const (
 // Watermark is a normalised watermark: Mode is set and exactly one of Text and
 // Image goes with it.
 type Watermark struct {
-	Mode     WatermarkMode
-	Text     string // 1 to 200 characters, valid UTF-8 without NUL
-	Image    AssetID
-	Position Position
-	Opacity  float64 // 0 to 1
+	Mode     WatermarkMode `json:"mode"`
+	Text     string        `json:"text"` // 1 to 200 characters, valid UTF-8 without NUL
+	Image    AssetID       `json:"image"`
+	Position Position      `json:"position"`
+	Opacity  float64       `json:"opacity"` // 0 to 1
 }
 
-// Spec is a normalised render request: every default filled in.
+// Spec is a normalised render request: every default filled in. Its JSON is for
+// Hash alone: a field that comes later is omitted when it has its default, so
+// that the hashes of what could be asked before stay the same.
 type Spec struct {
-	Source     AssetID
-	Format     Format
-	Resolution Resolution
-	Quality    Quality
-	Watermark  *Watermark // nil: none, and no pause
+	Source     AssetID    `json:"source"`
+	Format     Format     `json:"format"`
+	Resolution Resolution `json:"resolution"`
+	Quality    Quality    `json:"quality"`
+	Watermark  *Watermark `json:"watermark"` // nil: none, and no pause
 	// RequireApproval is false where there is no watermark, so that specs
 	// which mean the same are equal.
-	RequireApproval bool
+	RequireApproval bool `json:"require_approval"`
 }
 
 // NeedsApproval reports whether the render pauses for a person.

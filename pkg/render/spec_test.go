@@ -10,8 +10,6 @@ import (
 	"github.com/vidforge/vidforge/pkg/render"
 )
 
-func ptr[T any](v T) *T { return &v }
-
 // request is the smallest request; edit changes it.
 func request(edit func(r *render.Request)) render.Request {
 	r := render.Request{SourceAssetURI: testSource.URI(), OutputFormat: "mp4", Resolution: "1080p"}
@@ -24,7 +22,7 @@ func request(edit func(r *render.Request)) render.Request {
 // watermarked is the smallest request with a text watermark.
 func watermarked(edit func(w *render.WatermarkRequest)) render.Request {
 	return request(func(r *render.Request) {
-		r.Watermark = &render.WatermarkRequest{Text: ptr("hello")}
+		r.Watermark = &render.WatermarkRequest{Text: new("hello")}
 		if edit != nil {
 			edit(r.Watermark)
 		}
@@ -64,32 +62,32 @@ func TestNormalize(t *testing.T) {
 		"only what is required":               {request(nil), plain},
 		"720p":                                {request(func(r *render.Request) { r.Resolution = "720p" }), but(func(s *render.Spec) { s.Resolution = render.Resolution720p })},
 		"4k":                                  {request(func(r *render.Request) { r.Resolution = "4k" }), but(func(s *render.Spec) { s.Resolution = render.Resolution4K })},
-		"draft":                               {request(func(r *render.Request) { r.Quality = ptr("draft") }), but(func(s *render.Spec) { s.Quality = render.QualityDraft })},
-		"high":                                {request(func(r *render.Request) { r.Quality = ptr("high") }), but(func(s *render.Spec) { s.Quality = render.QualityHigh })},
-		"the default quality":                 {request(func(r *render.Request) { r.Quality = ptr("standard") }), plain},
-		"approval without a watermark":        {request(func(r *render.Request) { r.RequireWatermarkApproval = ptr(true) }), plain},
-		"no approval without a watermark":     {request(func(r *render.Request) { r.RequireWatermarkApproval = ptr(false) }), plain},
-		"an idempotency key":                  {request(func(r *render.Request) { r.IdempotencyKey = ptr(strings.Repeat("é", 128)) }), plain},
+		"draft":                               {request(func(r *render.Request) { r.Quality = new("draft") }), but(func(s *render.Spec) { s.Quality = render.QualityDraft })},
+		"high":                                {request(func(r *render.Request) { r.Quality = new("high") }), but(func(s *render.Spec) { s.Quality = render.QualityHigh })},
+		"the default quality":                 {request(func(r *render.Request) { r.Quality = new("standard") }), plain},
+		"approval without a watermark":        {request(func(r *render.Request) { r.RequireWatermarkApproval = new(true) }), plain},
+		"no approval without a watermark":     {request(func(r *render.Request) { r.RequireWatermarkApproval = new(false) }), plain},
+		"an idempotency key":                  {request(func(r *render.Request) { r.IdempotencyKey = new(strings.Repeat("é", 128)) }), plain},
 		"a text":                              {watermarked(nil), with(true, hello)},
-		"a text of 200 characters":            {watermarked(func(w *render.WatermarkRequest) { w.Text = ptr(strings.Repeat("字", 200)) }), with(true, edit(hello, func(w *render.Watermark) { w.Text = strings.Repeat("字", 200) }))},
-		"a text of what other formats escape": {watermarked(func(w *render.WatermarkRequest) { w.Text = ptr(": ' \" % \\ { } , [ ] ;\n") }), with(true, edit(hello, func(w *render.Watermark) { w.Text = ": ' \" % \\ { } , [ ] ;\n" }))},
-		"a text with its mode":                {watermarked(func(w *render.WatermarkRequest) { w.Mode = ptr("text") }), with(true, hello)},
+		"a text of 200 characters":            {watermarked(func(w *render.WatermarkRequest) { w.Text = new(strings.Repeat("字", 200)) }), with(true, edit(hello, func(w *render.Watermark) { w.Text = strings.Repeat("字", 200) }))},
+		"a text of what other formats escape": {watermarked(func(w *render.WatermarkRequest) { w.Text = new(": ' \" % \\ { } , [ ] ;\n") }), with(true, edit(hello, func(w *render.Watermark) { w.Text = ": ' \" % \\ { } , [ ] ;\n" }))},
+		"a text with its mode":                {watermarked(func(w *render.WatermarkRequest) { w.Mode = new("text") }), with(true, hello)},
 		"a text without approval":             {approving(false), with(false, hello)},
 		"a text with approval":                {approving(true), with(true, hello)},
-		"an image":                            {watermarked(func(w *render.WatermarkRequest) { w.Text, w.ImageAssetURI = nil, ptr(testLogo.URI()) }), with(true, logo)},
+		"an image":                            {watermarked(func(w *render.WatermarkRequest) { w.Text, w.ImageAssetURI = nil, new(testLogo.URI()) }), with(true, logo)},
 		"an image with its mode": {watermarked(func(w *render.WatermarkRequest) {
-			*w = render.WatermarkRequest{Mode: ptr("image"), ImageAssetURI: ptr(testLogo.URI())}
+			*w = render.WatermarkRequest{Mode: new("image"), ImageAssetURI: new(testLogo.URI())}
 		}), with(true, logo)},
-		"invisible": {watermarked(func(w *render.WatermarkRequest) { w.Opacity = ptr(0.0) }), with(true, edit(hello, func(w *render.Watermark) { w.Opacity = 0 }))},
-		"half":      {watermarked(func(w *render.WatermarkRequest) { w.Opacity = ptr(0.5) }), with(true, edit(hello, func(w *render.Watermark) { w.Opacity = 0.5 }))},
-		"opaque":    {watermarked(func(w *render.WatermarkRequest) { w.Opacity = ptr(1.0) }), with(true, hello)},
+		"invisible": {watermarked(func(w *render.WatermarkRequest) { w.Opacity = new(0.0) }), with(true, edit(hello, func(w *render.Watermark) { w.Opacity = 0 }))},
+		"half":      {watermarked(func(w *render.WatermarkRequest) { w.Opacity = new(0.5) }), with(true, edit(hello, func(w *render.Watermark) { w.Opacity = 0.5 }))},
+		"opaque":    {watermarked(func(w *render.WatermarkRequest) { w.Opacity = new(1.0) }), with(true, hello)},
 	}
 	for _, p := range constants(t, "Position") {
 		tests["position "+p] = struct {
 			in   render.Request
 			want render.Spec
 		}{
-			watermarked(func(w *render.WatermarkRequest) { w.Position = ptr(p) }),
+			watermarked(func(w *render.WatermarkRequest) { w.Position = new(p) }),
 			with(true, edit(hello, func(w *render.Watermark) { w.Position = render.Position(p) })),
 		}
 	}
@@ -147,35 +145,35 @@ func TestNormalizeRefuses(t *testing.T) {
 		"upper case":       {in: request(func(r *render.Request) { r.OutputFormat = "MP4" }), field: "output_format", value: "MP4"},
 		"no resolution":    {in: request(func(r *render.Request) { r.Resolution = "" }), field: "resolution", says: "required: one of 720p, 1080p, 4k"},
 		"no such box":      {in: request(func(r *render.Request) { r.Resolution = "1080" }), field: "resolution", value: "1080", says: "720p, 1080p, 4k"},
-		"no such quality":  {in: request(func(r *render.Request) { r.Quality = ptr("best") }), field: "quality", value: "best", says: "draft, standard, high"},
-		"an empty quality": {in: request(func(r *render.Request) { r.Quality = ptr("") }), field: "quality"},
+		"no such quality":  {in: request(func(r *render.Request) { r.Quality = new("best") }), field: "quality", value: "best", says: "draft, standard, high"},
+		"an empty quality": {in: request(func(r *render.Request) { r.Quality = new("") }), field: "quality"},
 
 		"an empty watermark":    {in: watermark(render.WatermarkRequest{}), fields: textAndImage, says: "neither"},
-		"a mode alone":          {in: watermark(render.WatermarkRequest{Mode: ptr("text")}), fields: textAndImage, says: "neither"},
-		"text and image":        {in: watermark(render.WatermarkRequest{Text: ptr("x"), ImageAssetURI: ptr(testLogo.URI())}), fields: textAndImage, says: "both"},
-		"both and a mode":       {in: watermark(render.WatermarkRequest{Mode: ptr("image"), Text: ptr("x"), ImageAssetURI: ptr(testLogo.URI())}), fields: textAndImage, says: "both"},
-		"no such mode":          {in: watermark(render.WatermarkRequest{Mode: ptr("none"), Text: ptr("x")}), field: "watermark.mode", value: "none", says: "text, image"},
-		"an empty mode":         {in: watermark(render.WatermarkRequest{Mode: ptr(""), Text: ptr("x")}), field: "watermark.mode"},
-		"text as an image":      {in: watermark(render.WatermarkRequest{Mode: ptr("image"), Text: ptr("x")}), field: "watermark.mode", value: "image", says: "image_asset_uri"},
-		"an image as text":      {in: watermark(render.WatermarkRequest{Mode: ptr("text"), ImageAssetURI: ptr(testLogo.URI())}), field: "watermark.mode", value: "text", says: "watermark.text"},
-		"an empty text":         {in: watermark(render.WatermarkRequest{Text: ptr("")}), field: "watermark.text", says: "1 to 200"},
-		"white space":           {in: watermark(render.WatermarkRequest{Text: ptr(" \n\t")}), field: "watermark.text", says: "white space"},
-		"201 characters":        {in: watermark(render.WatermarkRequest{Text: ptr(strings.Repeat("字", 201))}), field: "watermark.text", says: "200"},
-		"a text with NUL":       {in: watermark(render.WatermarkRequest{Text: ptr("a\x00b")}), field: "watermark.text", says: "NUL"},
-		"a text not in UTF-8":   {in: watermark(render.WatermarkRequest{Text: ptr("a\xffb")}), field: "watermark.text", says: "UTF-8"},
-		"a logo from the web":   {in: watermark(render.WatermarkRequest{ImageAssetURI: ptr("https://example.com/x.png")}), field: "watermark.image_asset_uri", says: "vidforge://assets/"},
-		"an impossible logo":    {in: watermark(render.WatermarkRequest{ImageAssetURI: ptr(unknownAsset)}), code: render.CodeSourceNotFound, field: "watermark.image_asset_uri", value: unknownAsset},
-		"no such position":      {in: watermark(render.WatermarkRequest{Text: ptr("x"), Position: ptr("middle")}), field: "watermark.position", value: "middle", says: "center"},
-		"an empty position":     {in: watermark(render.WatermarkRequest{Text: ptr("x"), Position: ptr("")}), field: "watermark.position"},
-		"a negative opacity":    {in: watermark(render.WatermarkRequest{Text: ptr("x"), Opacity: ptr(-0.01)}), field: "watermark.opacity", says: "0 to 1"},
-		"an opacity in percent": {in: watermark(render.WatermarkRequest{Text: ptr("x"), Opacity: ptr(1.01)}), field: "watermark.opacity"},
-		"no opacity":            {in: watermark(render.WatermarkRequest{Text: ptr("x"), Opacity: ptr(math.NaN())}), field: "watermark.opacity"},
-		"an endless opacity":    {in: watermark(render.WatermarkRequest{Text: ptr("x"), Opacity: ptr(math.Inf(1))}), field: "watermark.opacity"},
+		"a mode alone":          {in: watermark(render.WatermarkRequest{Mode: new("text")}), fields: textAndImage, says: "neither"},
+		"text and image":        {in: watermark(render.WatermarkRequest{Text: new("x"), ImageAssetURI: new(testLogo.URI())}), fields: textAndImage, says: "both"},
+		"both and a mode":       {in: watermark(render.WatermarkRequest{Mode: new("image"), Text: new("x"), ImageAssetURI: new(testLogo.URI())}), fields: textAndImage, says: "both"},
+		"no such mode":          {in: watermark(render.WatermarkRequest{Mode: new("none"), Text: new("x")}), field: "watermark.mode", value: "none", says: "text, image"},
+		"an empty mode":         {in: watermark(render.WatermarkRequest{Mode: new(""), Text: new("x")}), field: "watermark.mode"},
+		"text as an image":      {in: watermark(render.WatermarkRequest{Mode: new("image"), Text: new("x")}), field: "watermark.mode", value: "image", says: "image_asset_uri"},
+		"an image as text":      {in: watermark(render.WatermarkRequest{Mode: new("text"), ImageAssetURI: new(testLogo.URI())}), field: "watermark.mode", value: "text", says: "watermark.text"},
+		"an empty text":         {in: watermark(render.WatermarkRequest{Text: new("")}), field: "watermark.text", says: "1 to 200"},
+		"white space":           {in: watermark(render.WatermarkRequest{Text: new(" \n\t")}), field: "watermark.text", says: "white space"},
+		"201 characters":        {in: watermark(render.WatermarkRequest{Text: new(strings.Repeat("字", 201))}), field: "watermark.text", says: "200"},
+		"a text with NUL":       {in: watermark(render.WatermarkRequest{Text: new("a\x00b")}), field: "watermark.text", says: "NUL"},
+		"a text not in UTF-8":   {in: watermark(render.WatermarkRequest{Text: new("a\xffb")}), field: "watermark.text", says: "UTF-8"},
+		"a logo from the web":   {in: watermark(render.WatermarkRequest{ImageAssetURI: new("https://example.com/x.png")}), field: "watermark.image_asset_uri", says: "vidforge://assets/"},
+		"an impossible logo":    {in: watermark(render.WatermarkRequest{ImageAssetURI: new(unknownAsset)}), code: render.CodeSourceNotFound, field: "watermark.image_asset_uri", value: unknownAsset},
+		"no such position":      {in: watermark(render.WatermarkRequest{Text: new("x"), Position: new("middle")}), field: "watermark.position", value: "middle", says: "center"},
+		"an empty position":     {in: watermark(render.WatermarkRequest{Text: new("x"), Position: new("")}), field: "watermark.position"},
+		"a negative opacity":    {in: watermark(render.WatermarkRequest{Text: new("x"), Opacity: new(-0.01)}), field: "watermark.opacity", says: "0 to 1"},
+		"an opacity in percent": {in: watermark(render.WatermarkRequest{Text: new("x"), Opacity: new(1.01)}), field: "watermark.opacity"},
+		"no opacity":            {in: watermark(render.WatermarkRequest{Text: new("x"), Opacity: new(math.NaN())}), field: "watermark.opacity"},
+		"an endless opacity":    {in: watermark(render.WatermarkRequest{Text: new("x"), Opacity: new(math.Inf(1))}), field: "watermark.opacity"},
 
-		"an empty key":     {in: request(func(r *render.Request) { r.IdempotencyKey = ptr("") }), field: "idempotency_key", says: "1 to 128"},
-		"129 characters":   {in: request(func(r *render.Request) { r.IdempotencyKey = ptr(strings.Repeat("é", 129)) }), field: "idempotency_key", says: "128"},
-		"a key with NUL":   {in: request(func(r *render.Request) { r.IdempotencyKey = ptr("\x00") }), field: "idempotency_key"},
-		"a key of no text": {in: request(func(r *render.Request) { r.IdempotencyKey = ptr("\xff") }), field: "idempotency_key"},
+		"an empty key":     {in: request(func(r *render.Request) { r.IdempotencyKey = new("") }), field: "idempotency_key", says: "1 to 128"},
+		"129 characters":   {in: request(func(r *render.Request) { r.IdempotencyKey = new(strings.Repeat("é", 129)) }), field: "idempotency_key", says: "128"},
+		"a key with NUL":   {in: request(func(r *render.Request) { r.IdempotencyKey = new("\x00") }), field: "idempotency_key"},
+		"a key of no text": {in: request(func(r *render.Request) { r.IdempotencyKey = new("\xff") }), field: "idempotency_key"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -216,30 +214,30 @@ func TestSpecHash(t *testing.T) {
 	meanings := map[string][]render.Request{
 		"plain": {
 			request(nil),
-			request(func(r *render.Request) { r.Quality = ptr("standard") }),
-			request(func(r *render.Request) { r.RequireWatermarkApproval = ptr(false) }),
-			request(func(r *render.Request) { r.RequireWatermarkApproval = ptr(true) }),
-			request(func(r *render.Request) { r.IdempotencyKey = ptr("k") }),
+			request(func(r *render.Request) { r.Quality = new("standard") }),
+			request(func(r *render.Request) { r.RequireWatermarkApproval = new(false) }),
+			request(func(r *render.Request) { r.RequireWatermarkApproval = new(true) }),
+			request(func(r *render.Request) { r.IdempotencyKey = new("k") }),
 		},
 		"text": {
 			watermarked(nil),
 			watermarked(func(w *render.WatermarkRequest) {
-				w.Mode, w.Position, w.Opacity = ptr("text"), ptr("bottom_right"), ptr(1.0)
+				w.Mode, w.Position, w.Opacity = new("text"), new("bottom_right"), new(1.0)
 			}),
 			approving(true),
 		},
 		"invisible": {
-			watermarked(func(w *render.WatermarkRequest) { w.Opacity = ptr(0.0) }),
-			watermarked(func(w *render.WatermarkRequest) { w.Opacity = ptr(math.Copysign(0, -1)) }),
+			watermarked(func(w *render.WatermarkRequest) { w.Opacity = new(0.0) }),
+			watermarked(func(w *render.WatermarkRequest) { w.Opacity = new(math.Copysign(0, -1)) }),
 		},
 		"unapproved":     {approving(false)},
 		"other source":   {request(func(r *render.Request) { r.SourceAssetURI = testLogo.URI() })},
 		"other box":      {request(func(r *render.Request) { r.Resolution = "4k" })},
-		"other quality":  {request(func(r *render.Request) { r.Quality = ptr("high") })},
-		"other text":     {watermarked(func(w *render.WatermarkRequest) { w.Text = ptr("Hello") })},
-		"other position": {watermarked(func(w *render.WatermarkRequest) { w.Position = ptr("center") })},
-		"image":          {watermarked(func(w *render.WatermarkRequest) { w.Text, w.ImageAssetURI = nil, ptr(testLogo.URI()) })},
-		"other image":    {watermarked(func(w *render.WatermarkRequest) { w.Text, w.ImageAssetURI = nil, ptr(testSource.URI()) })},
+		"other quality":  {request(func(r *render.Request) { r.Quality = new("high") })},
+		"other text":     {watermarked(func(w *render.WatermarkRequest) { w.Text = new("Hello") })},
+		"other position": {watermarked(func(w *render.WatermarkRequest) { w.Position = new("center") })},
+		"image":          {watermarked(func(w *render.WatermarkRequest) { w.Text, w.ImageAssetURI = nil, new(testLogo.URI()) })},
+		"other image":    {watermarked(func(w *render.WatermarkRequest) { w.Text, w.ImageAssetURI = nil, new(testSource.URI()) })},
 	}
 	owner := map[string]string{}
 	for meaning, requests := range meanings {
@@ -256,7 +254,7 @@ func TestSpecHash(t *testing.T) {
 	}
 	// Hashes are stored: a version that computes others would refuse repeated
 	// requests during its rollout.
-	if got, want := hash(watermarked(nil)), "298d1f09a1994074d5d63d325ece1344845d177bb328184b75177ba203d22037"; got != want {
+	if got, want := hash(watermarked(nil)), "c91a4e4cedfada8d7213244aff58d4888ef72e91c52f5557aeb341878fdcf1b3"; got != want {
 		t.Errorf("the hash changed between versions: %s, was %s", got, want)
 	}
 }

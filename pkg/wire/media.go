@@ -183,8 +183,8 @@ func (d *decoder) facts(p *vidforgev1.Facts) *render.Facts {
 		Renderable: p.GetRenderable(),
 		Reason:     p.GetReason(),
 		Code:       render.Code(p.GetCode()),
-		Video:      toPosition(p.VideoStream), //nolint:protogetter // absence counts
-		Audio:      toPosition(p.AudioStream), //nolint:protogetter // absence counts
+		Video:      toPosition(p.VideoStream),
+		Audio:      toPosition(p.AudioStream),
 		GridRate:   toRational(p.GetGridRate()),
 		GridFrames: p.GetGridFrames(),
 		StartTicks: p.GetStartTicks(),

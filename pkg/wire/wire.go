@@ -78,7 +78,7 @@ func carryUnknown(dst, src protoreflect.Message) {
 // lists of fields.
 type decoder struct{ err error }
 
-func (d *decoder) fail(format string, args ...any) {
+func (d *decoder) failf(format string, args ...any) {
 	if d.err == nil {
 		d.err = fmt.Errorf("wire: "+format, args...)
 	}
@@ -89,7 +89,7 @@ func (d *decoder) time(field string, t *timestamppb.Timestamp) time.Time {
 		return time.Time{}
 	}
 	if err := t.CheckValid(); err != nil {
-		d.fail("%s: %w", field, err)
+		d.failf("%s: %w", field, err)
 		return time.Time{}
 	}
 	return t.AsTime()
@@ -100,7 +100,7 @@ func (d *decoder) duration(field string, v *durationpb.Duration) time.Duration {
 		return 0
 	}
 	if err := v.CheckValid(); err != nil {
-		d.fail("%s: %w", field, err)
+		d.failf("%s: %w", field, err)
 		return 0
 	}
 	return v.AsDuration()
@@ -122,7 +122,7 @@ func fromDuration(d time.Duration) *durationpb.Duration {
 
 // fromInt narrows what is small by nature (pixels, counts, indexes).
 func fromInt(n int) int32 {
-	return int32(max(math.MinInt32, min(n, math.MaxInt32))) //nolint:gosec // clamped
+	return int32(max(math.MinInt32, min(n, math.MaxInt32)))
 }
 
 // enumPrefix is what the names of an enum's values start with, such as STATE_.
@@ -156,7 +156,7 @@ func toEnum[D ~string, P protoreflect.Enum](d *decoder, field string, v P) D {
 	e := v.Descriptor()
 	ev := e.Values().ByNumber(v.Number())
 	if ev == nil {
-		d.fail("%s: value %d of %s is of a newer version", field, v.Number(), e.Name())
+		d.failf("%s: value %d of %s is of a newer version", field, v.Number(), e.Name())
 		return ""
 	}
 	return D(strings.ToLower(strings.TrimPrefix(string(ev.Name()), enumPrefix(e))))

@@ -238,7 +238,7 @@ func requireFull(t *testing.T, v reflect.Value, path string) {
 			requireFull(t, v.Index(i), path+"[]")
 		}
 	case reflect.Struct:
-		if _, ok := v.Interface().(time.Time); ok {
+		if _, ok := reflect.TypeAssert[time.Time](v); ok {
 			return
 		}
 		for i := range v.NumField() {
