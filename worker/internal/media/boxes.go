@@ -1,0 +1,144 @@
+package media
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+)
+
+// A reader of ISO base media boxes (ISO/IEC 14496-12), just far enough to tell
+// encrypted tracks (ISO/IEC 23001-7) and the order of the top-level boxes.
+// ffprobe shows neither.
+
+const (
+	// maxBoxes bounds how many boxes of a file are looked at.
+	maxBoxes    = 20000
+	maxBoxDepth = 8
+)
+
+var errBoxes = errors.New("too many boxes")
+
+type boxReader struct {
+	r    io.ReaderAt
+	left int // boxes that may still be read
+}
+
+// walk calls fn for each box in [from, to) with the bounds of its content.
+// Damage ends the walk without an error: judging the file is ffmpeg's job.
+func (b *boxReader) walk(from, to int64, fn func(kind string, from, to int64) error) error {
+	var h [16]byte
+	for from+8 <= to {
+		if b.left--; b.left < 0 {
+			return errBoxes
+		}
+		if _, err := b.r.ReadAt(h[:8], from); err != nil {
+			return nil //nolint:nilerr // cut off
+		}
+		size, head := int64(binary.BigEndian.Uint32(h[:4])), int64(8)
+		switch size {
+		case 0: // to the end of the file
+			size = to - from
+		case 1:
+			if _, err := b.r.ReadAt(h[8:], from+8); err != nil {
+				return nil //nolint:nilerr // cut off
+			}
+			large := binary.BigEndian.Uint64(h[8:])
+			if large > 1<<62 {
+				return nil
+			}
+			size, head = int64(large), 16
+		}
+		if size < head {
+			return nil
+		}
+		if err := fn(string(h[4:8]), from+head, min(from+size, to)); err != nil {
+			return err
+		}
+		from += size
+	}
+	return nil
+}
+
+// encrypted reports whether a track of the file is encrypted: a sample entry
+// named so, or one with protection information.
+func (b *boxReader) encrypted(from, to int64, depth int) (found bool, err error) {
+	err = b.walk(from, to, func(kind string, from, to int64) error {
+		if found || depth >= maxBoxDepth {
+			return nil
+		}
+		switch kind {
+		case "moov", "trak", "mdia", "minf", "stbl":
+			inner, err := b.encrypted(from, to, depth+1)
+			found = found || inner
+			return err
+		case "stsd": // version, flags and a count precede the sample entries
+			return b.walk(from+8, to, func(kind string, from, to int64) error {
+				switch kind {
+				case "encv", "enca", "enct", "encs", "drms", "drmi":
+					found = true
+				}
+				for _, head := range []int64{78, 28} { // a visual's and an audio's fixed fields
+					err := b.walk(from+head, to, func(kind string, _, _ int64) error {
+						found = found || kind == "sinf"
+						return nil
+					})
+					if err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}
+		return nil
+	})
+	return found, err
+}
+
+// isEncrypted reports whether an ISO media file holds an encrypted track. It
+// is false for files of other kinds and for damaged ones.
+func isEncrypted(path string) (bool, error) {
+	f, size, err := openFile(path)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close() //nolint:errcheck // read only
+	b := boxReader{r: f, left: maxBoxes}
+	found, err := b.encrypted(0, size, 0)
+	if errors.Is(err, errBoxes) {
+		return found, nil
+	}
+	return found, err
+}
+
+// startsFast reports whether the index comes before the media data, so that a
+// player can start before the download ends.
+func startsFast(path string) (bool, error) {
+	f, size, err := openFile(path)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close() //nolint:errcheck // read only
+	var order []string
+	b := boxReader{r: f, left: maxBoxes}
+	err = b.walk(0, size, func(kind string, _, _ int64) error {
+		if kind == "moov" || kind == "mdat" {
+			order = append(order, kind)
+		}
+		return nil
+	})
+	return len(order) >= 2 && order[0] == "moov", err
+}
+
+func openFile(path string) (*os.File, int64, error) {
+	f, err := os.Open(path) //nolint:gosec // a file of the job's directory
+	if err != nil {
+		return nil, 0, fmt.Errorf("open file: %w", err)
+	}
+	s, err := f.Stat()
+	if err != nil {
+		return nil, 0, errors.Join(fmt.Errorf("stat file: %w", err), f.Close())
+	}
+	return f, s.Size(), nil
+}

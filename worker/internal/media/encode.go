@@ -1,0 +1,174 @@
+package media
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/vidforge/vidforge/pkg/render"
+	"github.com/vidforge/vidforge/worker/internal/encoder"
+	"github.com/vidforge/vidforge/worker/internal/ffmpeg"
+)
+
+// graph makes the filter graph of frames [from, to) of the job's plan.
+func (j *Job) graph(from, to int64, seek float64) (graph, error) {
+	g := graph{
+		video: j.Facts.VideoStream(), plan: &j.Plan, from: from, to: to, seeked: seek >= 0,
+		toneMap: j.Tools.HasFilter("zscale") && j.Tools.HasFilter("tonemap"),
+	}
+	if j.Overlay != "" && j.Spec.Watermark != nil {
+		w, h, err := pngSize(j.Overlay)
+		if err != nil {
+			return graph{}, workerFault("read the drawn watermark", err)
+		}
+		g.overlay, g.overlayWidth, g.overlayHeight = j.Overlay, w, h
+		g.position, g.opacity = j.Spec.Watermark.Position, j.Spec.Watermark.Opacity
+	}
+	return g, nil
+}
+
+func (j *Job) videoArgs(g graph) []string {
+	return []string{
+		"-map", "0:" + strconv.Itoa(g.video.Index), "-an", "-sn", "-dn",
+		"-vf", g.String(),
+		"-fps_mode", "passthrough",
+		"-frames:v", strconv.FormatInt(g.to-g.from, 10),
+		"-map_metadata", "-1", "-map_chapters", "-1",
+	}
+}
+
+// timescale is the ticks per second of the output: a multiple of the rate's
+// numerator, so that every frame of the grid falls on a whole tick.
+func timescale(rate render.Rational) int64 {
+	if rate.Num >= 10000 {
+		return rate.Num
+	}
+	return rate.Num * 1000
+}
+
+// EncodeSegment encodes the frames of the plan's segment into an mp4 and
+// proves, by decoding it, that it has them all.
+func EncodeSegment(ctx context.Context, j Job, index int) (Made, error) {
+	if index < 0 || index >= len(j.Plan.Segments) {
+		return Made{}, jobFault("The plan has no segment %d.", index)
+	}
+	enc, err := encoder.Video(j.Plan.Encoder, j.Spec.Quality, j.Plan.FrameRate, j.Threads)
+	if err != nil {
+		return Made{}, workerFault("encode the video", err)
+	}
+	return j.encodeSegment(ctx, index, enc)
+}
+
+func (j *Job) encodeSegment(ctx context.Context, index int, enc []string) (Made, error) {
+	const what = "encode the video"
+	s := j.Plan.Segments[index]
+	g, err := j.graph(s.From, s.To, s.Seek)
+	if err != nil {
+		return Made{}, err
+	}
+	m := Made{Path: filepath.Join(j.Dir, fmt.Sprintf("segment-%04d.mp4", index)), Width: j.Plan.Width, Height: j.Plan.Height}
+	c := j.run("segment")
+	c.Watch = ffmpeg.WatchFrames
+	c.Inputs = []ffmpeg.Input{{Path: j.Source, Options: inputOptions(g.video, s.Seek)}}
+	c.Args = append([]string{"-copyts"}, j.videoArgs(g)...)
+	c.Args = append(c.Args, enc...)
+	c.Args = append(c.Args, colorArgs()...)
+	c.Args = append(c.Args, "-video_track_timescale", strconv.FormatInt(timescale(j.Plan.FrameRate), 10), "-f", "mp4", "file:"+filepath.Base(m.Path))
+	res, err := j.Tools.Run(ctx, c)
+	m.CPU, m.LogTail = res.CPU, res.Log.Tail()
+	if err != nil {
+		return m, runFailed(ctx, what, res, err)
+	}
+	if got, want := res.Frames(), s.To-s.From; got != want {
+		return m, tooFewFrames(got, want, res)
+	}
+	check, err := verifyDecodes(ctx, j.Tools, j.Dir, m.Path)
+	m.CPU += check.CPU
+	if err != nil {
+		return m, err
+	}
+	if got, want := check.Frames(), s.To-s.From; got != want {
+		return m, jobFault("The encoded segment holds %d frames instead of %d.", got, want)
+	}
+	m.Frames = s.To - s.From
+	return m, nil
+}
+
+func tooFewFrames(got, want int64, res ffmpeg.Result) error {
+	if exhausted(res.Log) {
+		return workerFault("encode the video", fmt.Errorf("%d of %d frames", got, want))
+	}
+	return sourceFault("Only %d of %d frames of this part of the source could be decoded; the file is damaged or cut off.", got, want)
+}
+
+// colorArgs tag what the graph made.
+func colorArgs() []string {
+	return []string{"-colorspace", "bt709", "-color_primaries", "bt709", "-color_trc", "bt709", "-color_range", "tv"}
+}
+
+// verifyDecodes decodes a whole video file, taking every damage for an error
+// (60 flipped bytes pass a plain decode), and counts its frames.
+func verifyDecodes(ctx context.Context, t *ffmpeg.Tools, dir, path string) (ffmpeg.Result, error) {
+	res, err := t.Run(ctx, ffmpeg.Cmd{
+		Name: "verify", Dir: dir, Watch: ffmpeg.WatchFrames,
+		Inputs: []ffmpeg.Input{{Path: path, Options: []string{"-err_detect", "explode"}}},
+		Args:   []string{"-xerror", "-copyts", "-map", "0:v:0", "-fps_mode", "passthrough", "-f", "null", "-"},
+	})
+	if err != nil {
+		return res, runFailed(ctx, "decode the encoded video", res, err)
+	}
+	return res, nil
+}
+
+// audioGraph shifts the sound to the source's start and fills what is missing
+// before and in it, so that it runs beside the frame grid. More than six
+// channels are mixed down to 5.1, which players of AAC know.
+func audioGraph(start render.Rational) string {
+	shift := "0"
+	if !start.IsZero() {
+		shift = fmt.Sprintf("round(%d/%d/TB)", start.Num, start.Den)
+	}
+	return "asetpts=PTS-" + shift + ",aresample=48000:async=1:first_pts=0,aformat=channel_layouts=mono|stereo|5.1"
+}
+
+// EncodeAudio encodes the source's sound in one piece.
+func EncodeAudio(ctx context.Context, j Job) (Made, error) {
+	const what = "encode the sound"
+	a := j.Facts.AudioStream()
+	if a == nil {
+		return Made{}, jobFault("The source has no sound to encode.")
+	}
+	m := Made{Path: filepath.Join(j.Dir, "audio.m4a")}
+	c := j.run("audio")
+	c.Watch = ffmpeg.WatchOutput
+	c.Inputs = []ffmpeg.Input{{Path: j.Source}}
+	c.Args = append([]string{"-copyts", "-map", "0:" + strconv.Itoa(a.Index), "-vn", "-sn", "-dn",
+		"-af", audioGraph(j.Plan.Start), "-map_metadata", "-1", "-map_chapters", "-1"},
+		encoder.Audio(j.Spec.Quality, a.Channels)...)
+	c.Args = append(c.Args, "-f", "mp4", "file:"+filepath.Base(m.Path))
+	res, err := j.Tools.Run(ctx, c)
+	m.CPU, m.LogTail = res.CPU, res.Log.Tail()
+	if err != nil {
+		return m, runFailed(ctx, what, res, err)
+	}
+	info, err := inspect(ctx, j.Tools, j.Dir, ffmpeg.Input{Path: m.Path})
+	if err != nil {
+		return m, err
+	}
+	if len(info.Streams) != 1 || info.Streams[0].CodecName != "aac" || info.duration() <= 0 {
+		return m, sourceFault("The source's sound could not be decoded.")
+	}
+	return m, nil
+}
+
+// pngSize reads the size of a PNG that the worker made.
+func pngSize(path string) (w, h int, err error) {
+	f, err := os.Open(path) //nolint:gosec // the job's own file
+	if err != nil {
+		return 0, 0, fmt.Errorf("open picture: %w", err)
+	}
+	defer f.Close() //nolint:errcheck // read only
+	return decodeConfig(f)
+}

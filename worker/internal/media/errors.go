@@ -1,0 +1,67 @@
+package media
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os/exec"
+	"strings"
+	"syscall"
+
+	"github.com/vidforge/vidforge/pkg/render"
+	"github.com/vidforge/vidforge/worker/internal/ffmpeg"
+)
+
+// runFailed classifies the failure of a run: whose fault it was, and what a
+// client is told. what completes "could not …".
+func runFailed(ctx context.Context, what string, res ffmpeg.Result, err error) error {
+	var exit *ffmpeg.ExitError
+	var start *exec.Error
+	var path *fs.PathError
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("%s: %w", what, err)
+	case errors.Is(err, ffmpeg.ErrStalled):
+		return render.Errorf(render.CodeRenderFailed, render.BlameJob, "ffmpeg stopped making progress and could not %s.", what).WithCause(err)
+	case errors.As(err, &start), errors.As(err, &path):
+		return workerFault(what, err)
+	case errors.As(err, &exit):
+		// SIGKILL that we did not send is the kernel out of memory, or an
+		// operator; a full disk and refused memory are this machine's too.
+		if exit.Signal == syscall.SIGKILL || exit.Signal == syscall.SIGTERM || exhausted(res.Log) {
+			return workerFault(what, err)
+		}
+		return render.Errorf(render.CodeRenderFailed, render.BlameJob, "ffmpeg could not %s.", what).WithCause(err)
+	default:
+		return workerFault(what, err)
+	}
+}
+
+func workerFault(what string, err error) *render.Error {
+	return render.Errorf(render.CodeRenderFailed, render.BlameWorker, "A worker of the farm could not %s.", what).WithCause(err)
+}
+
+// exhausted reports whether the log tells of a resource that this machine has
+// run out of.
+func exhausted(l *ffmpeg.Log) bool {
+	for _, line := range l.Lines() {
+		if strings.Contains(line, "No space left on device") || strings.Contains(line, "Cannot allocate memory") ||
+			strings.Contains(line, "Resource temporarily unavailable") {
+			return true
+		}
+	}
+	return false
+}
+
+// sourceFault is an error of the uploaded media: no retry helps.
+func sourceFault(format string, args ...any) *render.Error {
+	e := render.Errorf(render.CodeUnsupportedCodec, render.BlameSource, format, args...)
+	e.Details = &render.Details{Field: "source_asset_uri", Reason: e.Message}
+	return e
+}
+
+// jobFault is a stage that failed here and may succeed elsewhere.
+func jobFault(format string, args ...any) *render.Error {
+	return render.Errorf(render.CodeRenderFailed, render.BlameJob, format, args...)
+}

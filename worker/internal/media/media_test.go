@@ -1,0 +1,81 @@
+package media
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/vidforge/vidforge/pkg/render"
+	"github.com/vidforge/vidforge/worker/internal/ffmpeg"
+)
+
+// tools finds ffmpeg, which these tests need.
+func tools(t *testing.T) *ffmpeg.Tools {
+	t.Helper()
+	tools, err := ffmpeg.Find(t.Context())
+	if err != nil {
+		t.Fatalf("these tests run the real ffmpeg: %v", err)
+	}
+	return tools
+}
+
+// realFile names a file of the folder VIDFORGE_TEST_MEDIA.
+func realFile(t *testing.T, name string) string {
+	t.Helper()
+	dir := os.Getenv("VIDFORGE_TEST_MEDIA")
+	if dir == "" {
+		t.Skip("VIDFORGE_TEST_MEDIA names no folder of real files")
+	}
+	path := filepath.Join(dir, name)
+	if _, err := os.Stat(path); err != nil {
+		t.Skipf("VIDFORGE_TEST_MEDIA has no %s", name)
+	}
+	return path
+}
+
+func probeFile(t *testing.T, tools *ffmpeg.Tools, path string) *render.Facts {
+	t.Helper()
+	f, err := Probe(t.Context(), tools, t.TempDir(), path)
+	if err != nil {
+		t.Fatalf("probe %s: %v", filepath.Base(path), err)
+	}
+	return f
+}
+
+// draft is the cheapest spec.
+func draft() render.Spec {
+	return render.Spec{Format: render.FormatMP4, Resolution: render.Resolution720p, Quality: render.QualityDraft}
+}
+
+// newJob plans a render of a file; it fails the test when the file cannot be
+// rendered.
+func newJob(t *testing.T, tools *ffmpeg.Tools, path string, s render.Spec, p render.Policy) Job {
+	t.Helper()
+	f := probeFile(t, tools, path)
+	if !f.Renderable {
+		t.Fatalf("%s is not renderable: %s %s", filepath.Base(path), f.Code, f.Reason)
+	}
+	return Job{Tools: tools, Dir: t.TempDir(), Source: path, Facts: f, Spec: s, Plan: render.MakePlan(f, s, 0, p)}
+}
+
+// renderAll goes the whole way from plan to checked video.
+func renderAll(ctx context.Context, j Job) (Made, render.Output, error) {
+	var segments []string
+	for i := range j.Plan.Segments {
+		m, err := EncodeSegment(ctx, j, i)
+		if err != nil {
+			return m, render.Output{}, err
+		}
+		segments = append(segments, m.Path)
+	}
+	audio := ""
+	if j.Plan.HasAudio {
+		m, err := EncodeAudio(ctx, j)
+		if err != nil {
+			return m, render.Output{}, err
+		}
+		audio = m.Path
+	}
+	return Assemble(ctx, j, segments, audio)
+}
