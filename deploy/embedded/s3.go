@@ -39,10 +39,7 @@ type S3Options struct {
 	Port int
 	// AccessKey and SecretKey of the only account. Required.
 	AccessKey, SecretKey string
-	// NoSync leaves it to the operating system when objects reach the disk:
-	// faster, for tests. Otherwise an object is on disk before its upload is
-	// acknowledged, as records are.
-	NoSync bool
+	// Logger defaults to one that discards.
 	Logger *slog.Logger
 }
 
@@ -112,11 +109,6 @@ func startS3(ctx context.Context, o S3Options) (_ *S3Server, err error) {
 	runCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s := &S3Server{url: "http://" + addr, cwd: cwd, cancel: cancel, done: make(chan struct{})}
 	listening := make(chan struct{})
-	options := []s3api.Option{s3api.WithOnListen(func() { close(listening) })}
-	if !o.NoSync {
-		d := durability{root: root, all: sidecar}
-		options = append(options, s3api.WithMiddleware("/", d.middleware))
-	}
 	go func() {
 		defer close(s.done)
 		s.err = embedgw.RunVersityGW(runCtx, backend, &embedgw.Config{
@@ -133,7 +125,10 @@ func startS3(ctx context.Context, o S3Options) (_ *S3Server, err error) {
 			KeepAlive:         true,
 			Quiet:             true,
 			HealthPath:        s3HealthPath,
-			S3Options:         options,
+			S3Options: []s3api.Option{
+				s3api.WithOnListen(func() { close(listening) }),
+				s3api.WithMiddleware("/", durability{root: root, all: sidecar}.middleware),
+			},
 		})
 	}()
 	defer func() {

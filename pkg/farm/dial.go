@@ -1,14 +1,137 @@
 package farm
 
-import "github.com/vidforge/vidforge/pkg/blob"
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
 
-// Endpoints are where the four stores of a farm are reached.
+	"github.com/nats-io/nats.go"
+
+	"github.com/vidforge/vidforge/pkg/blob"
+	"github.com/vidforge/vidforge/pkg/jobs"
+	"github.com/vidforge/vidforge/pkg/ledger"
+	"github.com/vidforge/vidforge/pkg/progress"
+)
+
+// Endpoints are where the four stores of a farm are reached. They hold
+// credentials.
 type Endpoints struct {
 	// NATSURL is one URL or several with commas between them. Credentials may
 	// be part of a URL.
 	NATSURL string
-	// RedisURL is redis://[user:password@]host:port[/db], or rediss:// for TLS.
+	// RedisURL is redis://[user:password@]host:port[/db], or rediss:// for TLS;
+	// see progress.Connect for clusters and Sentinel.
 	RedisURL string
 	// S3 is the object store.
 	S3 blob.Config
+}
+
+// DialOptions say how the stores are opened.
+type DialOptions struct {
+	// Name of this process, shown by the NATS server.
+	Name     string
+	Ledger   ledger.Config
+	Jobs     jobs.Config
+	Progress progress.Config
+	// Logger gets the connections' changes. Defaults to slog.Default().
+	Logger *slog.Logger
+}
+
+// Backends are the opened stores.
+type Backends struct {
+	Stores
+	nats  *nats.Conn
+	redis io.Closer
+	blobs *blob.S3
+}
+
+// Dial connects to the stores. It waits for NATS until ctx ends, since nothing
+// goes without it; S3 and Redis may come up later. A connection that is lost is
+// made again, for ever.
+func Dial(ctx context.Context, e Endpoints, o DialOptions) (_ *Backends, err error) {
+	o.Logger = cmp.Or(o.Logger, slog.Default())
+	o.Progress.Logger = cmp.Or(o.Progress.Logger, o.Logger)
+	b := &Backends{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, b.Close())
+		}
+	}()
+	if b.nats, err = dialNATS(ctx, e.NATSURL, o.Name, o.Logger); err != nil {
+		return nil, err
+	}
+	if b.Ledger, err = ledger.Open(ctx, b.nats, o.Ledger); err != nil {
+		return nil, fmt.Errorf("farm: %w", err)
+	}
+	if b.Jobs, err = jobs.Open(ctx, b.nats, o.Jobs); err != nil {
+		return nil, fmt.Errorf("farm: %w", err)
+	}
+	client, err := progress.Connect(e.RedisURL)
+	if err != nil {
+		return nil, fmt.Errorf("farm: %w", err)
+	}
+	b.redis = client
+	if b.Progress, err = progress.Open(ctx, client, o.Progress); err != nil {
+		return nil, fmt.Errorf("farm: %w", err)
+	}
+	if b.blobs, err = blob.Open(ctx, e.S3); err != nil {
+		return nil, fmt.Errorf("farm: %w", err)
+	}
+	b.Blobs = b.blobs
+	return b, nil
+}
+
+func dialNATS(ctx context.Context, url, name string, log *slog.Logger) (*nats.Conn, error) {
+	connected := make(chan struct{}, 1)
+	nc, err := nats.Connect(url,
+		nats.Name(name),
+		nats.Timeout(5*time.Second),
+		nats.MaxReconnects(-1),
+		nats.RetryOnFailedConnect(true),
+		nats.IgnoreAuthErrorAbort(), // credentials may be changed under a running farm
+		nats.ReconnectWait(250*time.Millisecond),
+		nats.ReconnectJitter(250*time.Millisecond, time.Second),
+		nats.PingInterval(20*time.Second),
+		nats.ConnectHandler(func(*nats.Conn) { connected <- struct{}{} }), // once
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err != nil {
+				log.Warn("nats connection lost", "error", err)
+			}
+		}),
+		nats.ReconnectHandler(func(nc *nats.Conn) { log.Info("nats connected again", "server", nc.ConnectedServerName()) }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { log.Warn("nats error", "error", err) }),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("farm: connect to NATS: %w", err)
+	}
+	select {
+	case <-connected:
+		return nc, nil
+	case <-ctx.Done():
+		err := fmt.Errorf("farm: connect to NATS: %w", errors.Join(ctx.Err(), nc.LastError()))
+		nc.Close()
+		return nil, err
+	}
+}
+
+// Close closes the connections. Whoever uses the stores has ended before.
+func (b *Backends) Close() error {
+	var err error
+	if b.redis != nil {
+		err = b.redis.Close()
+	}
+	if b.blobs != nil {
+		b.blobs.Close()
+	}
+	if b.nats != nil {
+		b.nats.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("farm: close: %w", err)
+	}
+	return nil
 }
