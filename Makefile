@@ -19,8 +19,6 @@ TESTFLAGS ?=
 # What the programs need on a Debian host.
 PACKAGES = ffmpeg fonts-dejavu-core fonts-droid-fallback
 
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-
 .PHONY: help
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{ printf "  %-14s %s\n", $$1, $$2 }'
@@ -38,7 +36,7 @@ deps: ## Install the Debian packages that are missing (as root), or name them
 
 .PHONY: build
 build: ## Build the programs into bin/
-	go build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/ $(addsuffix /...,$(addprefix ./,$(wildcard gateway/cmd worker/cmd) deploy/vidforge))
+	go build -trimpath -o bin/ ./gateway/cmd/... ./worker/cmd/... ./deploy/vidforge/...
 
 .PHONY: demo
 demo: ## Render a video through MCP; FILE=video renders that one

@@ -4,6 +4,8 @@ go 1.26.0
 
 require github.com/vidforge/vidforge/pkg/mcptask v0.0.0
 
+require golang.org/x/mod v0.41.0
+
 require (
 	github.com/google/jsonschema-go v0.4.3 // indirect
 	github.com/modelcontextprotocol/go-sdk v1.8.0
