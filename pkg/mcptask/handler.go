@@ -324,6 +324,11 @@ func (h *Handler) serveLegacy(w http.ResponseWriter, r *http.Request) {
 			h.refuseVersion(w, r, m, v)
 			return
 		}
+		if r.Header.Get(sessionHeader) == "" && m.method != methodInitialize {
+			h.writeError(w, http.StatusBadRequest, m.id, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest,
+				Message: "the Mcp-Session-Id header is required; a session begins with initialize"})
+			return
+		}
 	}
 	token := rand.Text()
 	if principal == nil {

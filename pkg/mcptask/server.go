@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"reflect"
+	"runtime/debug"
 	"slices"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -14,12 +16,13 @@ import (
 )
 
 const (
-	methodGet      = "tasks/get"
-	methodUpdate   = "tasks/update"
-	methodCancel   = "tasks/cancel"
-	methodListen   = "subscriptions/listen"
-	methodCall     = "tools/call"
-	methodDiscover = "server/discover"
+	methodGet        = "tasks/get"
+	methodUpdate     = "tasks/update"
+	methodCancel     = "tasks/cancel"
+	methodListen     = "subscriptions/listen"
+	methodCall       = "tools/call"
+	methodDiscover   = "server/discover"
+	methodInitialize = "initialize"
 )
 
 type taskParams struct {
@@ -125,7 +128,15 @@ func taskHandler(run Tool) mcp.ToolHandler {
 
 func (h *Handler) middleware(modern bool) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
-		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		return func(ctx context.Context, method string, req mcp.Request) (res mcp.Result, err error) {
+			// A panic here would end the process: the SDK calls handlers from
+			// goroutines of its own.
+			defer func() {
+				if p := recover(); p != nil {
+					h.opts.Logger.ErrorContext(ctx, "handler panicked", "method", method, "panic", p, "stack", string(debug.Stack()))
+					res, err = nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "internal error"}
+				}
+			}()
 			c, err := h.callerOf(ctx, req, modern)
 			if err != nil {
 				return nil, err
@@ -142,14 +153,14 @@ func (h *Handler) middleware(modern bool) mcp.Middleware {
 				defer cancel()
 				defer context.AfterFunc(h.closing, cancel)()
 			}
-			res, err := next(ctx, method, req)
+			res, err = next(ctx, method, req)
 			if err != nil {
 				return nil, h.wireError(ctx, c, method, taskIDOf(req), err)
 			}
 			if created != nil {
 				return createView(created), nil
 			}
-			if ss, ok := req.GetSession().(*mcp.ServerSession); ok && method == "initialize" && !modern {
+			if ss, ok := req.GetSession().(*mcp.ServerSession); ok && method == methodInitialize && !modern {
 				h.bindSession(ss, c.Principal)
 			}
 			h.dress(res)
@@ -184,10 +195,7 @@ func (h *Handler) dress(res mcp.Result) {
 
 // callerOf tells who sent a request that reached the SDK.
 func (h *Handler) callerOf(ctx context.Context, req mcp.Request, modern bool) (Caller, error) {
-	c := Caller{}
-	if p := req.GetParams(); p != nil {
-		c.Meta = p.GetMeta()
-	}
+	c := Caller{Meta: metaOf(req)}
 	var init *mcp.InitializeParams
 	if ss, ok := req.GetSession().(*mcp.ServerSession); ok {
 		init = ss.InitializeParams()
@@ -203,7 +211,7 @@ func (h *Handler) callerOf(ctx context.Context, req mcp.Request, modern bool) (C
 		}
 		return c, nil
 	}
-	if ip, ok := req.GetParams().(*mcp.InitializeParams); ok {
+	if ip, ok := req.GetParams().(*mcp.InitializeParams); ok && ip != nil {
 		c.ProtocolVersion, c.Capabilities = ip.ProtocolVersion, ip.Capabilities
 	}
 	if !slices.Contains(supportedVersions()[1:], c.ProtocolVersion) {
@@ -228,6 +236,16 @@ func (h *Handler) callerOf(ctx context.Context, req mcp.Request, modern bool) (C
 	return c, context.Canceled
 }
 
+// metaOf returns _meta, or nil where params are absent: the SDK then has a nil
+// pointer there, whose methods panic.
+func metaOf(req mcp.Request) map[string]any {
+	p := req.GetParams()
+	if v := reflect.ValueOf(p); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+		return nil
+	}
+	return p.GetMeta()
+}
+
 func taskIDOf(req mcp.Request) string {
 	if p, ok := req.GetParams().(*taskParams); ok && p != nil {
 		return p.TaskID
@@ -236,7 +254,7 @@ func taskIDOf(req mcp.Request) string {
 }
 
 func (h *Handler) tasksGet(ctx context.Context, _ *mcp.ServerSession, p *taskParams) (*taskResult, error) {
-	c, err := h.taskCaller(ctx)
+	c, err := taskCaller(ctx, p)
 	if err != nil {
 		return nil, err
 	}
@@ -253,7 +271,7 @@ func (h *Handler) get(ctx context.Context, c Caller, id string) (*taskResult, er
 }
 
 func (h *Handler) tasksUpdate(ctx context.Context, _ *mcp.ServerSession, p *taskParams) (*ackResult, error) {
-	c, err := h.taskCaller(ctx)
+	c, err := taskCaller(ctx, p)
 	if err != nil {
 		return nil, err
 	}
@@ -267,7 +285,7 @@ func (h *Handler) tasksUpdate(ctx context.Context, _ *mcp.ServerSession, p *task
 }
 
 func (h *Handler) tasksCancel(ctx context.Context, _ *mcp.ServerSession, p *taskParams) (*ackResult, error) {
-	c, err := h.taskCaller(ctx)
+	c, err := taskCaller(ctx, p)
 	if err != nil {
 		return nil, err
 	}
@@ -278,13 +296,15 @@ func (h *Handler) tasksCancel(ctx context.Context, _ *mcp.ServerSession, p *task
 }
 
 // taskCaller is the gate of tasks/*.
-func (h *Handler) taskCaller(ctx context.Context) (Caller, error) {
+func taskCaller(ctx context.Context, p *taskParams) (Caller, error) {
 	c, ok := CallerFrom(ctx)
-	if !ok {
+	switch {
+	case !ok:
 		return c, errors.New("task method called outside of a handler")
-	}
-	if !c.Tasks() {
+	case !c.Tasks():
 		return c, ErrTasksRequired
+	case p == nil:
+		return c, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "params are required"}
 	}
 	return c, nil
 }
