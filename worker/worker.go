@@ -1,0 +1,217 @@
+// Package worker does the farm's work: it claims stages and carries them out
+// with ffmpeg. Any number of workers may run; one that dies costs the stage that
+// it was at.
+package worker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/vidforge/vidforge/pkg/farm"
+	"github.com/vidforge/vidforge/pkg/jobs"
+	"github.com/vidforge/vidforge/pkg/progress"
+	"github.com/vidforge/vidforge/pkg/render"
+	"github.com/vidforge/vidforge/worker/internal/scratch"
+	"github.com/vidforge/vidforge/worker/internal/stage"
+)
+
+// Config of a worker process.
+type Config struct {
+	// Endpoints of the farm's servers.
+	Endpoints farm.Endpoints
+	// ID names the worker in leases, results and listings. Defaults to the
+	// host's name and a random part.
+	ID string
+	// Version is shown in listings.
+	Version string
+	// Slots is how many encoding stages run at once. Defaults to 1: ffmpeg
+	// uses all cores by itself.
+	Slots int
+	// PreviewSlots is how many short stages (probe, preview, plan) run at
+	// once beside them, so that a person does not wait for an encode.
+	// Defaults to 1.
+	PreviewSlots int
+	// ScratchDir holds the files of running jobs. Defaults to the system's
+	// temporary directory.
+	ScratchDir string
+	// Policy bounds plans.
+	Policy render.Policy
+	// Grace is how long running stages may go on after the worker was asked
+	// to stop, before they are handed back. Zero hands back at once.
+	Grace time.Duration
+	// Ready is called once when the worker takes work. Optional.
+	Ready func()
+	// Logger defaults to slog.Default().
+	Logger *slog.Logger
+}
+
+// fetchWait is how long one pull waits for work.
+const fetchWait = 10 * time.Second
+
+// beatEvery is how often a worker says that it lives.
+const beatEvery = 10 * time.Second
+
+// Run takes work until ctx ends, then hands back or finishes what runs (see
+// Config.Grace). It returns an error only when it cannot start.
+func Run(ctx context.Context, cfg Config) (err error) {
+	cfg.Slots = cmp.Or(cfg.Slots, 1)
+	cfg.PreviewSlots = cmp.Or(cfg.PreviewSlots, 1)
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	if cfg.ID == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return fmt.Errorf("worker id: %w", err)
+		}
+		cfg.ID = host + "-" + render.NewAttemptID()[:6]
+	}
+	engine, err := newEngine(ctx)
+	if err != nil {
+		return err
+	}
+	dir, err := scratch.Open(cfg.ScratchDir)
+	if err != nil {
+		return fmt.Errorf("open scratch: %w", err)
+	}
+	defer func() { err = errors.Join(err, dir.Close()) }()
+	backends, err := farm.Dial(ctx, cfg.Endpoints, farm.DialOptions{Name: "vidforge-worker " + cfg.ID, Logger: cfg.Logger})
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	defer backends.Close()
+	w := &worker{
+		cfg: cfg, log: cfg.Logger.With("worker", cfg.ID), started: time.Now(),
+		farm:    farm.New(backends.Stores, farm.Config{Policy: cfg.Policy, Logger: cfg.Logger, Holder: cfg.ID}),
+		stores:  backends.Stores,
+		runner:  &stage.Runner{Engine: engine, Scratch: dir, Policy: cfg.Policy, Logger: cfg.Logger},
+		running: map[*farm.Claim]struct{}{},
+	}
+	return w.run(ctx)
+}
+
+type worker struct {
+	cfg     Config
+	log     *slog.Logger
+	started time.Time
+	farm    *farm.Farm
+	stores  farm.Stores
+	runner  *stage.Runner
+	busy    atomic.Int64
+
+	mu      sync.Mutex
+	running map[*farm.Claim]struct{}
+}
+
+func (w *worker) run(ctx context.Context) error {
+	unsubscribe, err := w.stores.Jobs.OnCancel(w.interrupt)
+	if err != nil {
+		return fmt.Errorf("subscribe to cancels: %w", err)
+	}
+	defer unsubscribe()
+	// Running stages outlive ctx by the grace time.
+	work, kill := context.WithCancel(context.WithoutCancel(ctx))
+	defer kill()
+	stop := context.AfterFunc(ctx, func() {
+		if w.cfg.Grace == 0 {
+			kill()
+			return
+		}
+		time.AfterFunc(w.cfg.Grace, kill)
+	})
+	defer stop()
+	var g errgroup.Group
+	for range w.cfg.PreviewSlots {
+		g.Go(func() error { w.slot(ctx, work, render.ClassPreview); return nil })
+	}
+	for range w.cfg.Slots {
+		g.Go(func() error { w.slot(ctx, work, render.ClassCPU); return nil })
+	}
+	g.Go(func() error { w.beat(ctx); return nil })
+	w.log.InfoContext(ctx, "worker takes work", "slots", w.cfg.Slots, "preview_slots", w.cfg.PreviewSlots)
+	if w.cfg.Ready != nil {
+		w.cfg.Ready()
+	}
+	return g.Wait()
+}
+
+// slot does one piece of work after the other.
+func (w *worker) slot(ctx, work context.Context, class render.Class) {
+	for failures := 0; ctx.Err() == nil; {
+		c, err := w.farm.Claim(ctx, class, w.cfg.ID, fetchWait)
+		switch {
+		case err == nil:
+			failures = 0
+			w.carryOut(work, c)
+		case errors.Is(err, jobs.ErrNone), ctx.Err() != nil:
+			failures = 0
+		default:
+			w.log.WarnContext(ctx, "claim", "class", class, "error", err)
+			failures++
+			pause(ctx, min(30*time.Second, 500*time.Millisecond<<min(failures, 6)))
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+func (w *worker) carryOut(work context.Context, c *farm.Claim) {
+	w.mu.Lock()
+	w.running[c] = struct{}{}
+	w.mu.Unlock()
+	w.busy.Add(1)
+	defer func() {
+		w.busy.Add(-1)
+		w.mu.Lock()
+		delete(w.running, c)
+		w.mu.Unlock()
+	}()
+	w.runner.Run(work, c)
+}
+
+// interrupt stops the stages of a cancelled render before their next beat.
+func (w *worker) interrupt(id render.ID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for c := range w.running {
+		if c.Work.Task == id {
+			c.Interrupt()
+		}
+	}
+}
+
+// beat registers the worker, again and again.
+func (w *worker) beat(ctx context.Context) {
+	ticker := time.NewTicker(beatEvery)
+	defer ticker.Stop()
+	for {
+		err := w.stores.Progress.Beat(ctx, progress.Worker{
+			ID: w.cfg.ID, Version: w.cfg.Version, Classes: []render.Class{render.ClassPreview, render.ClassCPU},
+			Slots: w.cfg.Slots, Busy: int(w.busy.Load()), Encoders: []string{"libx264"}, Started: w.started, Seen: time.Now(),
+		})
+		if err != nil && ctx.Err() == nil {
+			w.log.DebugContext(ctx, "register", "error", err)
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
