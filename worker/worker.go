@@ -20,6 +20,7 @@ import (
 	"github.com/vidforge/vidforge/pkg/jobs"
 	"github.com/vidforge/vidforge/pkg/progress"
 	"github.com/vidforge/vidforge/pkg/render"
+	"github.com/vidforge/vidforge/worker/internal/ffmpeg"
 	"github.com/vidforge/vidforge/worker/internal/scratch"
 	"github.com/vidforge/vidforge/worker/internal/stage"
 )
@@ -75,9 +76,9 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		}
 		cfg.ID = host + "-" + render.NewAttemptID()[:6]
 	}
-	engine, err := newEngine(ctx)
+	tools, err := ffmpeg.Find(ctx)
 	if err != nil {
-		return err
+		return fmt.Errorf("find ffmpeg: %w", err)
 	}
 	dir, err := scratch.Open(cfg.ScratchDir)
 	if err != nil {
@@ -93,7 +94,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		cfg: cfg, log: cfg.Logger.With("worker", cfg.ID), started: time.Now(),
 		farm:    farm.New(backends.Stores, farm.Config{Policy: cfg.Policy, Logger: cfg.Logger, Holder: cfg.ID}),
 		stores:  backends.Stores,
-		runner:  &stage.Runner{Engine: engine, Scratch: dir, Policy: cfg.Policy, Logger: cfg.Logger},
+		runner:  &stage.Runner{Tools: tools, Scratch: dir, Policy: cfg.Policy, Logger: cfg.Logger},
 		running: map[*farm.Claim]struct{}{},
 	}
 	return w.run(ctx)

@@ -1,5 +1,5 @@
 // Package stage carries out one claimed piece of work: it fetches what the work
-// needs into a directory of its own, has the media engine do it, checks and
+// needs into a directory of its own, has package media do it, checks and
 // stores what came out, and ends the claim.
 package stage
 
@@ -21,60 +21,14 @@ import (
 	"github.com/vidforge/vidforge/pkg/progress"
 	"github.com/vidforge/vidforge/pkg/render"
 	"github.com/vidforge/vidforge/pkg/telemetry"
+	"github.com/vidforge/vidforge/worker/internal/ffmpeg"
+	"github.com/vidforge/vidforge/worker/internal/media"
 	"github.com/vidforge/vidforge/worker/internal/scratch"
 )
 
-// Progress is how far the engine is in a piece of work; nil is unknown.
-type Progress struct {
-	Frames     *int64
-	FPS, Speed *float64
-	LogTail    []string
-}
-
-// Picture is a still that the engine made.
-type Picture struct {
-	File          string
-	Width, Height int
-}
-
-// Clip is a piece of media that the engine made and verified.
-type Clip struct {
-	File    string
-	Frames  int64
-	LogTail []string
-	CPU     time.Duration
-}
-
-// Engine does media work on local files. Its errors are *render.Error that say
-// whose fault it was. All files that it makes are inside dir.
-type Engine interface {
-	// Probe looks at an uploaded file. A file that cannot be rendered is a
-	// result, not an error.
-	Probe(ctx context.Context, dir, file string) (*render.Facts, error)
-	// Overlay draws the watermark for a picture of the plan's size; image is
-	// the logo's file in image mode.
-	Overlay(ctx context.Context, dir string, w *render.Watermark, image string, width, height int) (string, error)
-	// Preview makes one frame of the render as PNG.
-	Preview(ctx context.Context, dir, source string, j Job) (Picture, error)
-	// Segment encodes and verifies one segment.
-	Segment(ctx context.Context, dir, source string, j Job, index int, report func(Progress)) (Clip, error)
-	// Audio encodes the sound.
-	Audio(ctx context.Context, dir, source string, j Job, report func(Progress)) (Clip, error)
-	// Assemble joins segments and sound (empty when silent) and verifies.
-	Assemble(ctx context.Context, dir string, j Job, segments []string, audio string) (Clip, *render.Output, error)
-}
-
-// Job is what a render's stages have in common.
-type Job struct {
-	Facts   *render.Facts
-	Spec    render.Spec
-	Plan    *render.Plan
-	Overlay string // the drawn watermark's file, "" for none
-}
-
 // Runner carries out claims.
 type Runner struct {
-	Engine  Engine
+	Tools   *ffmpeg.Tools
 	Scratch *scratch.Dir
 	Policy  render.Policy
 	Logger  *slog.Logger
@@ -218,29 +172,38 @@ func (b *bench) source(ctx context.Context) (string, error) {
 	return b.fetch(ctx, b.claim.Record.Source.Object, "source")
 }
 
-func (b *bench) job() Job {
+func (b *bench) job(source string, plan *render.Plan) media.Job {
 	rec := b.claim.Record
-	return Job{Facts: rec.Source.Facts, Spec: rec.Spec, Plan: rec.Plan}
+	return media.Job{Tools: b.Tools, Dir: b.dir, Source: source, Facts: rec.Source.Facts, Spec: rec.Spec, Plan: *plan}
 }
 
-// report returns a progress function for the engine that sends at most four
-// samples a second, and what it last knew when done.
-func (b *bench) report(ctx context.Context, total int64) (report func(Progress), done func(frames int64)) {
+// report returns a progress function that sends at most four samples a second,
+// and one that says that the work is done.
+func (b *bench) report(ctx context.Context, total int64) (report func(ffmpeg.Progress), done func(media.Made)) {
 	var last time.Time
-	send := func(p Progress, isDone bool) {
-		s := progress.Sample{FramesDone: p.Frames, FPS: p.FPS, Speed: p.Speed, LogTail: p.LogTail, Done: isDone}
+	send := func(s progress.Sample) {
 		if total > 0 {
 			s.FramesTotal = &total
 		}
 		b.claim.Report(ctx, s)
 	}
-	report = func(p Progress) {
+	report = func(p ffmpeg.Progress) {
 		if now := time.Now(); now.Sub(last) >= reportEvery {
 			last = now
-			send(p, false)
+			send(sampleOf(p))
 		}
 	}
-	return report, func(frames int64) { send(Progress{Frames: &frames}, true) }
+	return report, func(m media.Made) {
+		s := progress.Sample{Done: true, LogTail: m.LogTail}
+		if total > 0 {
+			s.FramesDone = &m.Frames
+		}
+		send(s)
+	}
+}
+
+func sampleOf(p ffmpeg.Progress) progress.Sample {
+	return progress.Sample{FramesDone: p.Frame, FPS: p.FPS, Speed: p.Speed}
 }
 
 func (b *bench) probe(ctx context.Context) (*render.StageResult, error) {
@@ -248,7 +211,7 @@ func (b *bench) probe(ctx context.Context) (*render.StageResult, error) {
 	if err != nil {
 		return nil, err
 	}
-	facts, err := b.Engine.Probe(ctx, b.dir, file)
+	facts, err := media.Probe(ctx, b.Tools, b.dir, file)
 	if err != nil {
 		return nil, err //nolint:wrapcheck // classified
 	}
@@ -257,26 +220,25 @@ func (b *bench) probe(ctx context.Context) (*render.StageResult, error) {
 
 // overlay makes the drawn watermark present: fetched where an earlier stage
 // stored it, else drawn and stored now.
-func (b *bench) overlay(ctx context.Context, width, height int) (file string, stored render.Object, err error) {
+func (b *bench) overlay(ctx context.Context, j *media.Job) (stored render.Object, err error) {
 	rec := b.claim.Record
 	if rec.Spec.Watermark == nil {
-		return "", stored, nil
+		return stored, nil
 	}
 	if rec.Overlay != nil {
-		file, err = b.fetch(ctx, *rec.Overlay, "overlay.png")
-		return file, *rec.Overlay, err
+		j.Overlay, err = b.fetch(ctx, *rec.Overlay, "overlay.png")
+		return *rec.Overlay, err
 	}
 	var logo string
 	if rec.Logo != nil {
 		if logo, err = b.fetch(ctx, rec.Logo.Object, "logo"); err != nil {
-			return "", stored, err
+			return stored, err
 		}
 	}
-	if file, err = b.Engine.Overlay(ctx, b.dir, rec.Spec.Watermark, logo, width, height); err != nil {
-		return "", stored, err //nolint:wrapcheck // classified
+	if j.Overlay, err = media.DrawOverlay(ctx, b.Tools, b.dir, *rec.Spec.Watermark, logo, j.Plan.Width, j.Plan.Height); err != nil {
+		return stored, err //nolint:wrapcheck // classified
 	}
-	stored, err = b.store(ctx, file, "overlay.png", "image/png")
-	return file, stored, err
+	return b.store(ctx, j.Overlay, "overlay.png", "image/png")
 }
 
 func (b *bench) preview(ctx context.Context) (*render.StageResult, error) {
@@ -284,28 +246,29 @@ func (b *bench) preview(ctx context.Context) (*render.StageResult, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := b.job()
-	plan := render.MakePlan(j.Facts, j.Spec, b.claim.Work.Generation, b.Policy)
-	j.Plan = &plan
-	var overlay render.Object
-	if j.Overlay, overlay, err = b.overlay(ctx, plan.Width, plan.Height); err != nil {
+	rec := b.claim.Record
+	plan := render.MakePlan(rec.Source.Facts, rec.Spec, b.claim.Work.Generation, b.Policy)
+	j := b.job(source, &plan)
+	overlay, err := b.overlay(ctx, &j)
+	if err != nil {
 		return nil, err
 	}
-	picture, err := b.Engine.Preview(ctx, b.dir, source, j)
+	picture, err := media.Preview(ctx, j)
 	if err != nil {
 		return nil, err //nolint:wrapcheck // classified
 	}
-	o, err := b.store(ctx, picture.File, "preview.png", "image/png")
+	o, err := b.store(ctx, picture.Path, "preview.png", "image/png")
 	if err != nil {
 		return nil, err
 	}
-	return &render.StageResult{Object: o, Overlay: overlay, Width: picture.Width, Height: picture.Height}, nil
+	return &render.StageResult{Object: o, Overlay: overlay, Width: picture.Width, Height: picture.Height, CPU: picture.CPU}, nil
 }
 
 func (b *bench) plan(ctx context.Context) (*render.StageResult, error) {
 	rec := b.claim.Record
 	plan := render.MakePlan(rec.Source.Facts, rec.Spec, b.claim.Work.Generation, b.Policy)
-	_, overlay, err := b.overlay(ctx, plan.Width, plan.Height)
+	j := b.job("", &plan)
+	overlay, err := b.overlay(ctx, &j)
 	if err != nil {
 		return nil, err
 	}
@@ -317,22 +280,27 @@ func (b *bench) segment(ctx context.Context) (*render.StageResult, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := b.job()
-	if j.Overlay, _, err = b.overlay(ctx, j.Plan.Width, j.Plan.Height); err != nil {
+	j := b.job(source, b.claim.Record.Plan)
+	if _, err = b.overlay(ctx, &j); err != nil {
 		return nil, err
 	}
 	seg := j.Plan.Segments[b.claim.Work.Index]
 	report, done := b.report(ctx, seg.To-seg.From)
-	clip, err := b.Engine.Segment(ctx, b.dir, source, j, b.claim.Work.Index, report)
+	j.Progress = report
+	made, err := media.EncodeSegment(ctx, j, b.claim.Work.Index)
 	if err != nil {
 		return nil, err //nolint:wrapcheck // classified
 	}
-	o, err := b.store(ctx, clip.File, "video.mp4", "video/mp4")
+	o, err := b.store(ctx, made.Path, "video.mp4", "video/mp4")
 	if err != nil {
 		return nil, err
 	}
-	done(clip.Frames)
-	return &render.StageResult{Object: o, Frames: clip.Frames, Width: j.Plan.Width, Height: j.Plan.Height, LogTail: clip.LogTail, CPU: clip.CPU}, nil
+	done(made)
+	return result(made, o), nil
+}
+
+func result(made media.Made, o render.Object) *render.StageResult {
+	return &render.StageResult{Object: o, Frames: made.Frames, Width: made.Width, Height: made.Height, LogTail: made.LogTail, CPU: made.CPU}
 }
 
 func (b *bench) audio(ctx context.Context) (*render.StageResult, error) {
@@ -340,17 +308,19 @@ func (b *bench) audio(ctx context.Context) (*render.StageResult, error) {
 	if err != nil {
 		return nil, err
 	}
+	j := b.job(source, b.claim.Record.Plan)
 	report, done := b.report(ctx, 0)
-	clip, err := b.Engine.Audio(ctx, b.dir, source, b.job(), report)
+	j.Progress = report
+	made, err := media.EncodeAudio(ctx, j)
 	if err != nil {
 		return nil, err //nolint:wrapcheck // classified
 	}
-	o, err := b.store(ctx, clip.File, "audio"+filepath.Ext(clip.File), "audio/mp4")
+	o, err := b.store(ctx, made.Path, "audio"+filepath.Ext(made.Path), "audio/mp4")
 	if err != nil {
 		return nil, err
 	}
-	done(0)
-	return &render.StageResult{Object: o, LogTail: clip.LogTail, CPU: clip.CPU}, nil
+	done(made)
+	return result(made, o), nil
 }
 
 func (b *bench) assemble(ctx context.Context) (*render.StageResult, error) {
@@ -370,12 +340,12 @@ func (b *bench) assemble(ctx context.Context) (*render.StageResult, error) {
 			return nil, err
 		}
 	}
-	j := b.job()
-	clip, output, err := b.Engine.Assemble(ctx, b.dir, j, files, audio)
+	j := b.job("", b.claim.Record.Plan)
+	made, output, err := media.Assemble(ctx, j, files, audio)
 	if err != nil {
 		return nil, err //nolint:wrapcheck // classified
 	}
-	o, err := b.store(ctx, clip.File, "final."+string(j.Spec.Format), j.Spec.Format.MIMEType())
+	o, err := b.store(ctx, made.Path, "final."+string(j.Spec.Format), j.Spec.Format.MIMEType())
 	if err != nil {
 		return nil, err
 	}
@@ -383,5 +353,7 @@ func (b *bench) assemble(ctx context.Context) (*render.StageResult, error) {
 	output.Encoder = j.Plan.Encoder
 	output.SegmentsTotal = len(files)
 	output.WatermarkApplied = j.Spec.Watermark != nil
-	return &render.StageResult{Object: o, Output: output, Frames: output.Frames, Width: output.Width, Height: output.Height, LogTail: clip.LogTail, CPU: clip.CPU}, nil
+	res := result(made, o)
+	res.Output = &output
+	return res, nil
 }
