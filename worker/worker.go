@@ -20,6 +20,7 @@ import (
 	"github.com/vidforge/vidforge/pkg/jobs"
 	"github.com/vidforge/vidforge/pkg/progress"
 	"github.com/vidforge/vidforge/pkg/render"
+	"github.com/vidforge/vidforge/pkg/telemetry"
 	"github.com/vidforge/vidforge/worker/internal/ffmpeg"
 	"github.com/vidforge/vidforge/worker/internal/scratch"
 	"github.com/vidforge/vidforge/worker/internal/stage"
@@ -89,12 +90,16 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
-	defer backends.Close()
+	defer func() { err = errors.Join(err, backends.Close()) }()
+	metrics, err := telemetry.NewMetrics()
+	if err != nil {
+		return fmt.Errorf("make metrics: %w", err)
+	}
 	w := &worker{
 		cfg: cfg, log: cfg.Logger.With("worker", cfg.ID), started: time.Now(),
-		farm:    farm.New(backends.Stores, farm.Config{Policy: cfg.Policy, Logger: cfg.Logger, Holder: cfg.ID}),
+		farm:    farm.New(backends.Stores, farm.Config{Policy: cfg.Policy, Metrics: metrics, Logger: cfg.Logger, Holder: cfg.ID}),
 		stores:  backends.Stores,
-		runner:  &stage.Runner{Tools: tools, Scratch: dir, Policy: cfg.Policy, Logger: cfg.Logger},
+		runner:  &stage.Runner{Tools: tools, Scratch: dir, Policy: cfg.Policy, Metrics: metrics, Logger: cfg.Logger},
 		running: map[*farm.Claim]struct{}{},
 	}
 	return w.run(ctx)

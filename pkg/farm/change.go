@@ -45,6 +45,9 @@ func (f *Farm) change(ctx context.Context, tenant render.Tenant, id render.ID, e
 			return entry, false, unavailable("write the render", err)
 		}
 		f.log.InfoContext(ctx, "render changed", "render_id", id, "tenant", tenant.Key(), "state", next.State, "step", next.Step)
+		if next.State.Terminal() && f.cfg.Metrics != nil {
+			f.cfg.Metrics.RenderEnded(ctx, string(next.State))
+		}
 		return written, true, nil
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/vidforge/vidforge/pkg/ledger"
 	"github.com/vidforge/vidforge/pkg/progress"
 	"github.com/vidforge/vidforge/pkg/render"
+	"github.com/vidforge/vidforge/pkg/telemetry"
 )
 
 // Stores are what a farm stands on.
@@ -55,6 +56,8 @@ type Config struct {
 	Holder string
 	// Now is the clock. Defaults to time.Now.
 	Now func() time.Time
+	// Metrics counts renders that end. Nil counts nothing.
+	Metrics *telemetry.Metrics
 	// Logger defaults to slog.Default().
 	Logger *slog.Logger
 }

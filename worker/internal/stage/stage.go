@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
@@ -31,6 +30,7 @@ type Runner struct {
 	Tools   *ffmpeg.Tools
 	Scratch *scratch.Dir
 	Policy  render.Policy
+	Metrics *telemetry.Metrics
 	Logger  *slog.Logger
 }
 
@@ -54,7 +54,7 @@ func (r *Runner) Run(ctx context.Context, c *farm.Claim) {
 		counts, cerr := c.Complete(res)
 		log.InfoContext(work, "stage done", "counts", counts, "elapsed", res.Elapsed.Round(time.Millisecond), "error", cerr)
 		recordError(span, cerr)
-		telemetry.StageFinished(work, c.Work.Stage, "done", time.Since(started))
+		r.Metrics.StageEnded(work, string(c.Work.Stage), "done", time.Since(started))
 		return
 	}
 	recordError(span, err)
@@ -66,7 +66,7 @@ func (r *Runner) Run(ctx context.Context, c *farm.Claim) {
 		log.InfoContext(work, "stage ended without a result", "error", err, "cause", context.Cause(work))
 		err = c.Fail(err)
 	}
-	telemetry.StageFinished(work, c.Work.Stage, outcome, time.Since(started))
+	r.Metrics.StageEnded(work, string(c.Work.Stage), outcome, time.Since(started))
 	if err != nil {
 		log.WarnContext(work, "end the claim", "error", err)
 	}
@@ -77,15 +77,10 @@ var errStopping = errors.New("the worker stops")
 // startSpan begins a trace of its own for the attempt, linked to the request
 // that caused it: queues are long, and one trace over days helps nobody.
 func startSpan(ctx context.Context, c *farm.Claim) (context.Context, trace.Span) {
-	link := trace.LinkFromContext(telemetry.Extract(ctx, c.Trace))
-	return otel.Tracer("github.com/vidforge/vidforge/worker").Start(ctx, "process "+string(c.Work.Stage),
-		trace.WithNewRoot(), trace.WithLinks(link), trace.WithSpanKind(trace.SpanKindConsumer),
-		trace.WithAttributes(
-			attribute.String(telemetry.AttrRenderID, c.Work.Owner()),
-			attribute.String(telemetry.AttrTenant, c.Work.Tenant.Key()),
-			attribute.String(telemetry.AttrStage, string(c.Work.Stage)),
-			attribute.Int(telemetry.AttrAttempt, c.Number),
-		))
+	return telemetry.Tracer().Start(ctx, "process "+string(c.Work.Stage), append(telemetry.LinkedTo(c.Trace),
+		trace.WithSpanKind(trace.SpanKindConsumer),
+		trace.WithAttributes(telemetry.RenderID(c.Work.Owner()), telemetry.Tenant(c.Work.Tenant.Key()),
+			telemetry.Stage(string(c.Work.Stage)), telemetry.Attempt(c.Attempt)))...)
 }
 
 func recordError(span trace.Span, err error) {
@@ -138,7 +133,7 @@ type bench struct {
 }
 
 func (b *bench) fetch(ctx context.Context, o render.Object, name string) (string, error) {
-	ctx, span := otel.Tracer("github.com/vidforge/vidforge/worker").Start(ctx, "fetch "+name)
+	ctx, span := telemetry.Tracer().Start(ctx, "fetch "+name)
 	defer span.End()
 	span.SetAttributes(attribute.Int64("vidforge.bytes", o.Size))
 	file := filepath.Join(b.dir, name)
@@ -150,13 +145,17 @@ func (b *bench) fetch(ctx context.Context, o render.Object, name string) (string
 }
 
 func (b *bench) store(ctx context.Context, file, name, contentType string) (o render.Object, err error) {
-	ctx, span := otel.Tracer("github.com/vidforge/vidforge/worker").Start(ctx, "store "+name)
+	ctx, span := telemetry.Tracer().Start(ctx, "store "+name)
 	defer span.End()
 	f, err := os.Open(file) //nolint:gosec // a file of the job's own directory
 	if err != nil {
 		return o, workerFault("open what was made", err)
 	}
-	defer func() { err = errors.Join(err, f.Close()) }()
+	defer func() {
+		if cerr := f.Close(); err == nil && cerr != nil {
+			err = workerFault("close what was made", cerr)
+		}
+	}()
 	info, err := f.Stat()
 	if err != nil {
 		return o, workerFault("open what was made", err)
@@ -235,7 +234,7 @@ func (b *bench) overlay(ctx context.Context, j *media.Job) (stored render.Object
 			return stored, err
 		}
 	}
-	if j.Overlay, err = media.DrawOverlay(ctx, b.Tools, b.dir, *rec.Spec.Watermark, logo, j.Plan.Width, j.Plan.Height); err != nil {
+	if j.Overlay, err = media.DrawOverlay(ctx, b.Tools, b.dir, rec.Spec.Watermark, logo, j.Plan.Width, j.Plan.Height); err != nil {
 		return stored, err //nolint:wrapcheck // classified
 	}
 	return b.store(ctx, j.Overlay, "overlay.png", "image/png")
