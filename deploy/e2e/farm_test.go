@@ -297,7 +297,7 @@ func TestSameKeyAtOnceIsOneRender(t *testing.T) {
 	t.Parallel()
 	b := setup(t, farm.Config{MaxConcurrent: 4})
 	second := farm.New(b.stores, farm.Config{MaxConcurrent: 4})
-	a := b.upload(b.tenant)
+	a, foreign := b.upload(b.tenant), b.upload("beta")
 	var (
 		wg  sync.WaitGroup
 		mu  sync.Mutex
@@ -326,7 +326,7 @@ func TestSameKeyAtOnceIsOneRender(t *testing.T) {
 	if _, _, err := b.Submit(context.Background(), b.tenant, request(a, "other", "the key")); render.CodeOf(err) != render.CodeIdempotencyKeyReused {
 		t.Errorf("other arguments: %v", err)
 	}
-	if v, existing, err := b.Submit(context.Background(), "beta", request(b.upload("beta"), "", "the key")); err != nil || existing || ids[v.Record.ID] != 0 {
+	if v, existing, err := b.Submit(context.Background(), "beta", request(foreign, "", "the key")); err != nil || existing || ids[v.Record.ID] != 0 {
 		t.Errorf("another tenant's same key: %v, existing %v", err, existing)
 	}
 }
@@ -335,7 +335,7 @@ func TestRefusedSubmitLeavesNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t, farm.Config{MaxConcurrent: 1})
 	ctx := context.Background()
-	a := b.upload(b.tenant)
+	a, foreign := b.upload(b.tenant), b.upload("beta")
 	first := b.submit(request(a, "", ""))
 	if _, _, err := b.Submit(ctx, b.tenant, request(a, "", "k")); render.CodeOf(err) != render.CodeRenderQuotaExceeded {
 		t.Fatalf("above the limit: %v", err)
@@ -349,7 +349,7 @@ func TestRefusedSubmitLeavesNothing(t *testing.T) {
 	}
 	for name, s := range map[string]farm.Submission{
 		"unknown asset": request(&render.Asset{ID: render.NewAssetID()}, "", ""),
-		"foreign asset": request(b.upload("beta"), "", ""),
+		"foreign asset": request(foreign, "", ""),
 	} {
 		if _, _, err := b.Submit(ctx, b.tenant, s); render.CodeOf(err) != render.CodeSourceNotFound {
 			t.Errorf("%s: %v", name, err)

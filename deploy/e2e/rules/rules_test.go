@@ -1,4 +1,4 @@
-package e2e_test
+package rules_test
 
 import (
 	"bytes"
@@ -18,7 +18,7 @@ import (
 )
 
 // root is the repository's top folder, from here.
-const root = "../.."
+const root = "../../.."
 
 // tracked lists the repository's files with slashes, from the top.
 func tracked(t *testing.T) []string {
