@@ -2,6 +2,8 @@ module github.com/vidforge/vidforge/deploy/e2e
 
 go 1.26.0
 
+ignore ./conformance/node_modules
+
 require github.com/vidforge/vidforge/pkg/mcptask v0.0.0
 
 require (
