@@ -54,9 +54,9 @@ type Config struct {
 	// to stop, before they are handed back. Zero hands back at once.
 	Grace time.Duration
 	// Ready is called once when the worker takes work. Optional.
-	Ready func()
+	Ready func() `json:"-"`
 	// Logger defaults to slog.Default().
-	Logger *slog.Logger
+	Logger *slog.Logger `json:"-"`
 }
 
 // fetchWait is how long one pull waits for work.

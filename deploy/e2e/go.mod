@@ -7,6 +7,7 @@ ignore ./conformance/node_modules
 require github.com/vidforge/vidforge/pkg/mcptask v0.0.0
 
 require (
+	github.com/redis/go-redis/v9 v9.23.0
 	github.com/vidforge/vidforge/deploy/embedded v0.0.0-00010101000000-000000000000
 	github.com/vidforge/vidforge/pkg v0.0.0
 	github.com/vidforge/vidforge/worker v0.0.0-00010101000000-000000000000
@@ -88,7 +89,6 @@ require (
 	github.com/prometheus/otlptranslator v1.0.0 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
 	github.com/rabbitmq/amqp091-go v1.14.0 // indirect
-	github.com/redis/go-redis/v9 v9.23.0 // indirect
 	github.com/rivo/uniseg v0.4.7 // indirect
 	github.com/rs/xid v1.6.0 // indirect
 	github.com/ryanuber/go-glob v1.0.0 // indirect
