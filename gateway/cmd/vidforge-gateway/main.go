@@ -1,0 +1,66 @@
+// Command vidforge-gateway serves MCP clients and the HTTP API of a render farm.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/vidforge/vidforge/gateway"
+	"github.com/vidforge/vidforge/pkg/settings"
+)
+
+// gcPercent trades memory for speed: the JSON decoder of the MCP SDK allocates
+// 32 KiB a call, which at the default of 100 is three quarters of all work.
+// GOGC and GOMEMLIMIT are obeyed when they are set.
+const gcPercent = 400
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+func run(args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	var c gateway.Config
+	fs := flag.NewFlagSet("vidforge-gateway", flag.ContinueOnError)
+	flags(fs, &c)
+	show := fs.Bool("print-config", false, "print the settings in force and exit")
+	switch err := settings.Load(fs, args, os.LookupEnv); {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "vidforge-gateway:", err)
+		return 2
+	case *show:
+		fmt.Print(settings.Print(fs))
+		return 0
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+	c.Logger = slog.New(slog.NewJSONHandler(os.Stderr, nil))
+	if err := gateway.Run(ctx, c); err != nil {
+		c.Logger.Error("gateway failed", "error", err)
+		return 1
+	}
+	return 0
+}
+
+func flags(fs *flag.FlagSet, c *gateway.Config) {
+	fs.StringVar(&c.Listen, "listen", "127.0.0.1:8080", "`address` for clients")
+	fs.StringVar(&c.OpsListen, "ops-listen", "127.0.0.1:8081", "`address` of /healthz, /readyz and /metrics")
+	fs.StringVar(&c.PublicURL, "public-url", "", "`URL` at which clients reach the gateway (default: http:// and the address)")
+	fs.StringVar(&c.KeysFile, "keys-file", "", "`file` with API keys; empty only on a loopback address")
+	fs.IntVar(&c.MaxConcurrent, "max-concurrent", 0, "unfinished renders of a tenant (default 16)")
+	fs.Int64Var(&c.MaxAssetBytes, "max-asset-bytes", 0, "largest upload in bytes (default 16 GiB)")
+	fs.DurationVar(&c.AssetRetention, "asset-retention", 0, "how long an upload is kept (default 168h)")
+	fs.DurationVar(&c.StallTimeout, "stall-timeout", 0, "how long a body or an answer may stand still (default 1m)")
+	fs.DurationVar(&c.ShutdownTimeout, "shutdown-timeout", 0, "how long requests may take when the gateway stops (default 20s)")
+	settings.Endpoints(fs, &c.Endpoints)
+}

@@ -1,0 +1,232 @@
+// Package gateway serves MCP clients and the HTTP API of a render farm: it
+// takes uploads and render requests, tells how far they are, asks for
+// decisions, and hands out the videos. It also runs its share of the farm's
+// housekeeping. Any number of gateways may stand behind a load balancer.
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/vidforge/vidforge/gateway/internal/auth"
+	"github.com/vidforge/vidforge/gateway/internal/contract"
+	"github.com/vidforge/vidforge/gateway/internal/httpapi"
+	"github.com/vidforge/vidforge/pkg/farm"
+)
+
+// Config of a gateway.
+type Config struct {
+	// Listen is the address for clients. Defaults to 127.0.0.1:8080; port 0
+	// is any free one.
+	Listen string
+	// OpsListen is the address of /healthz, /readyz and /metrics. Defaults to
+	// 127.0.0.1:8081.
+	OpsListen string
+	// PublicURL is where clients reach the gateway, such as
+	// https://render.example.org. Defaults to http:// and the bound address.
+	PublicURL string
+	// Endpoints of the farm's stores. Required.
+	Endpoints farm.Endpoints
+	// KeysFile holds the API keys; it is read again when it changes. Empty:
+	// everybody is one local tenant, which only a loopback Listen allows.
+	KeysFile string
+	// Version is shown to clients. Defaults to "dev".
+	Version string
+
+	// MaxConcurrent unfinished renders of a tenant. Defaults to 16.
+	MaxConcurrent int
+	// MaxAssetBytes of one upload. Defaults to 16 GiB.
+	MaxAssetBytes int64
+	// AssetRetention of an upload. Defaults to 7 days.
+	AssetRetention time.Duration
+	// StallTimeout is how long a body or an answer may stand still. Defaults
+	// to 1 minute.
+	StallTimeout time.Duration
+	// ShutdownTimeout bounds how long requests in flight may take when the
+	// gateway stops. Defaults to 20 s.
+	ShutdownTimeout time.Duration
+
+	// Ready is called once, when requests are taken.
+	Ready func(Bound)
+	// Logger defaults to slog.Default().
+	Logger *slog.Logger
+}
+
+// Bound are the addresses that a gateway listens on.
+type Bound struct{ Listen, OpsListen string }
+
+// readHeaderTimeout and idleTimeout bound what is not a request yet; requests
+// themselves may last as long as bytes flow.
+const (
+	readHeaderTimeout = 10 * time.Second
+	idleTimeout       = 2 * time.Minute
+	maxHeaderBytes    = 64 << 10
+	farmTimeout       = 10 * time.Second
+)
+
+func (c Config) withDefaults() Config {
+	c.Listen = cmp.Or(c.Listen, "127.0.0.1:8080")
+	c.OpsListen = cmp.Or(c.OpsListen, "127.0.0.1:8081")
+	c.Version = cmp.Or(c.Version, "dev")
+	c.StallTimeout = cmp.Or(c.StallTimeout, time.Minute)
+	c.ShutdownTimeout = cmp.Or(c.ShutdownTimeout, 20*time.Second)
+	if c.Ready == nil {
+		c.Ready = func(Bound) {}
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return c
+}
+
+func (c Config) validate() error {
+	host, _, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return fmt.Errorf("Listen %q: %w", c.Listen, err)
+	}
+	if c.KeysFile == "" && (host == "" || !auth.IsLoopback(host)) {
+		return fmt.Errorf("Listen %q is not a loopback address: set KeysFile, or anybody could render", c.Listen)
+	}
+	if c.MaxConcurrent < 0 || c.MaxAssetBytes < 0 || c.AssetRetention < 0 || c.StallTimeout < 0 || c.ShutdownTimeout < 0 {
+		return errors.New("limits and times cannot be negative")
+	}
+	return nil
+}
+
+// publicURL checks and cleans the URL that clients use.
+func (c Config) publicURL(bound string) (*url.URL, error) {
+	raw := strings.TrimRight(cmp.Or(c.PublicURL, "http://"+bound), "/")
+	u, err := url.Parse(raw)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("PublicURL: %w", err)
+	case u.Scheme != "http" && u.Scheme != "https", u.Host == "", u.User != nil, u.RawQuery != "", u.Fragment != "":
+		return nil, fmt.Errorf("PublicURL %q must be http://host or https://host", raw)
+	}
+	return u, nil
+}
+
+// facade is what a gateway needs of the farm.
+type facade interface {
+	contract.Farm
+	httpapi.Farm
+	Run(ctx context.Context) error
+	Ready(ctx context.Context) error
+	Limits() farm.Config
+}
+
+var _ facade = (*farm.Farm)(nil)
+
+// Run serves until ctx ends, then lets requests in flight finish. It returns
+// nil after an orderly end.
+func Run(ctx context.Context, c Config) error {
+	c = c.withDefaults()
+	if err := c.validate(); err != nil {
+		return fmt.Errorf("gateway: %w", err)
+	}
+	backends, err := farm.Dial(ctx, c.Endpoints, farm.DialOptions{Name: "vidforge-gateway", Logger: c.Logger})
+	if err != nil {
+		return fmt.Errorf("gateway: reach the stores: %w", err)
+	}
+	secret, err := backends.Ledger.Secret(ctx, "approval-form")
+	if err == nil {
+		f := farm.New(backends.Stores, farm.Config{
+			MaxConcurrent: c.MaxConcurrent, MaxAssetBytes: c.MaxAssetBytes, AssetRetention: c.AssetRetention, Logger: c.Logger,
+		})
+		err = serve(ctx, c, f, secret)
+	}
+	if err = errors.Join(err, backends.Close()); err != nil {
+		return fmt.Errorf("gateway: %w", err)
+	}
+	return nil
+}
+
+// serve is Run over an open farm.
+func serve(ctx context.Context, c Config, f facade, secret []byte) (err error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", c.Listen)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	ops, err := new(net.ListenConfig).Listen(ctx, "tcp", c.OpsListen)
+	if err != nil {
+		return errors.Join(fmt.Errorf("listen for operators: %w", err), l.Close())
+	}
+	s, err := newServer(c, f, secret, l.Addr().String())
+	if err != nil {
+		return errors.Join(err, l.Close(), ops.Close())
+	}
+	// Contexts of requests outlive ctx: what is in flight is to finish.
+	base, endBase := context.WithCancel(context.WithoutCancel(ctx))
+	defer endBase()
+	main := httpServer(base, c.Logger, s.handler)
+	opsServer := httpServer(base, c.Logger, s.ops)
+	ended := make(chan error, 3)
+	go func() { ended <- served("clients", main.Serve(l)) }()
+	go func() { ended <- served("operators", opsServer.Serve(ops)) }()
+	farmCtx, stopFarm := context.WithCancel(base)
+	go func() {
+		err := f.Run(farmCtx)
+		if farmCtx.Err() != nil {
+			err = nil
+		}
+		ended <- err
+	}()
+	c.Ready(Bound{l.Addr().String(), ops.Addr().String()})
+	c.Logger.InfoContext(ctx, "gateway listens", "address", l.Addr().String(), "ops", ops.Addr().String(), "fingerprint", s.contract.Fingerprint())
+
+	left := 3
+	select {
+	case <-ctx.Done():
+	case err = <-ended:
+		left--
+		if err == nil {
+			err = errors.New("a part of the gateway ended by itself")
+		}
+	}
+	s.draining.Store(true)
+	err = errors.Join(err, s.drain(c, base, main))
+	stopFarm()
+	err = errors.Join(err, opsServer.Close())
+	for range left {
+		err = errors.Join(err, <-ended)
+	}
+	return err
+}
+
+// drain stops accepting, ends streams and waits for requests in flight.
+func (s *server) drain(c Config, base context.Context, main *http.Server) error {
+	ctx, cancel := context.WithTimeout(base, c.ShutdownTimeout)
+	defer cancel()
+	down := make(chan error, 1)
+	go func() { down <- main.Shutdown(ctx) }()
+	err := s.contract.Close()
+	if late := <-down; late != nil {
+		// Whoever is not done by now is cut off.
+		c.Logger.Warn("requests were cut off", "error", late)
+		err = errors.Join(err, main.Close())
+	}
+	return err
+}
+
+func served(what string, err error) error {
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return fmt.Errorf("serve %s: %w", what, err)
+}
+
+func httpServer(base context.Context, log *slog.Logger, h http.Handler) *http.Server {
+	return &http.Server{
+		Handler: h, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
+		BaseContext: func(net.Listener) context.Context { return base },
+		ErrorLog:    slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+}

@@ -1,0 +1,97 @@
+package auth
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/vidforge/vidforge/pkg/apikey"
+	"github.com/vidforge/vidforge/pkg/render"
+)
+
+// checkEvery bounds how often the keys file is looked at.
+const checkEvery = time.Second
+
+// Keys are the API keys of a file, read again when the file changes.
+type Keys struct {
+	path string
+	log  *slog.Logger
+	now  func() time.Time
+
+	mu      sync.Mutex
+	checked time.Time
+	version fileVersion
+	byID    map[string]apikey.Entry
+}
+
+// fileVersion tells that a file changed. Keys files are replaced, never
+// written in place, so size and time are enough beside the inode's change.
+type fileVersion struct {
+	modified time.Time
+	size     int64
+}
+
+// OpenKeys reads a keys file. A file that is missing or wrong is an error now,
+// and only logged later, when the keys that were read stay in force.
+func OpenKeys(path string, now func() time.Time, log *slog.Logger) (*Keys, error) {
+	if _, err := os.Stat(path); err != nil {
+		return nil, fmt.Errorf("keys file: %w", err)
+	}
+	k := &Keys{path: path, log: log, now: now}
+	if err := k.reload(); err != nil {
+		return nil, err
+	}
+	return k, nil
+}
+
+func (k *Keys) reload() error {
+	info, err := os.Stat(k.path)
+	if err != nil {
+		return fmt.Errorf("keys file: %w", err)
+	}
+	v := fileVersion{info.ModTime(), info.Size()}
+	if v == k.version && k.byID != nil {
+		return nil
+	}
+	f, err := apikey.Load(k.path)
+	if err != nil {
+		return fmt.Errorf("load %s: %w", k.path, err)
+	}
+	byID := make(map[string]apikey.Entry, len(f.Keys))
+	for _, e := range f.Keys {
+		byID[e.ID] = e
+	}
+	k.version, k.byID = v, byID
+	return nil
+}
+
+func (k *Keys) entry(id string) (apikey.Entry, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if now := k.now(); now.Sub(k.checked) >= checkEvery {
+		k.checked = now
+		if err := k.reload(); err != nil {
+			k.log.Error("keys file cannot be read again; the keys stay as they were", "error", err)
+		}
+	}
+	e, ok := k.byID[id]
+	return e, ok
+}
+
+// Authenticate finds the principal of a key. Unknown, revoked and expired keys
+// get the same credential_invalid.
+func (k *Keys) Authenticate(secret string) (Principal, error) {
+	if secret == "" {
+		return Principal{}, render.Errorf(render.CodeCredentialMissing, render.BlameCaller, "Send an API key as Authorization: Bearer.")
+	}
+	id, ok := apikey.ParseID(secret)
+	if ok {
+		var e apikey.Entry
+		if e, ok = k.entry(id); ok && e.Matches(secret) && !e.Expired(k.now()) {
+			return Principal{Tenant: render.Tenant(e.Tenant), Subject: "key:" + e.ID, Scopes: e.Scopes}, nil
+		}
+	}
+	return Principal{}, render.Errorf(render.CodeCredentialInvalid, render.BlameCaller, "The API key is unknown, revoked or expired.")
+}

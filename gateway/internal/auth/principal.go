@@ -1,0 +1,55 @@
+// Package auth finds out who sends a request: API keys from a file, or nobody
+// in particular on a farm that only its own machine can reach. It also keeps
+// browsers of other origins away.
+package auth
+
+import (
+	"context"
+	"slices"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/vidforge/vidforge/pkg/apikey"
+	"github.com/vidforge/vidforge/pkg/render"
+)
+
+// Principal is who sends a request.
+type Principal struct {
+	Tenant render.Tenant
+	// Subject names the credential in records and logs; it is no secret.
+	Subject string
+	Scopes  []string
+}
+
+// Local is the principal of a farm that runs without authentication.
+func Local() Principal {
+	return Principal{Tenant: render.LocalTenant, Subject: "local", Scopes: apikey.Scopes()}
+}
+
+// HasAny reports whether the principal holds one of the scopes. No scopes asks
+// for nothing.
+func (p Principal) HasAny(scopes ...string) bool {
+	return len(scopes) == 0 || slices.ContainsFunc(scopes, func(s string) bool { return slices.Contains(p.Scopes, s) })
+}
+
+// Request is what the HTTP layer knows of a request.
+type Request struct {
+	Principal
+	// ID correlates answers with logs.
+	ID string
+	// Span is the server span.
+	Span trace.SpanContext
+}
+
+type requestKey struct{}
+
+// WithRequest puts the request into a context.
+func WithRequest(ctx context.Context, r Request) context.Context {
+	return context.WithValue(ctx, requestKey{}, r)
+}
+
+// RequestFrom takes the request out of a context; ok is false if there is none.
+func RequestFrom(ctx context.Context) (r Request, ok bool) {
+	r, ok = ctx.Value(requestKey{}).(Request)
+	return r, ok
+}

@@ -1,0 +1,222 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"regexp"
+	"runtime/debug"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/vidforge/vidforge/gateway/internal/auth"
+	"github.com/vidforge/vidforge/gateway/internal/contract"
+	"github.com/vidforge/vidforge/gateway/internal/httpapi"
+	"github.com/vidforge/vidforge/pkg/mcptask"
+	"github.com/vidforge/vidforge/pkg/render"
+)
+
+// tracerName names the tracer of this project.
+const tracerName = "github.com/vidforge/vidforge"
+
+// server is everything behind the two listeners.
+type server struct {
+	cfg      Config
+	farm     facade
+	contract *contract.Service
+	mux      *http.ServeMux
+	handler  http.Handler
+	ops      http.Handler
+	requests *prometheus.HistogramVec
+	draining atomic.Bool
+}
+
+// newServer puts the handlers together. bound is the address for clients.
+func newServer(c Config, f facade, secret []byte, bound string) (*server, error) {
+	public, err := c.publicURL(bound)
+	if err != nil {
+		return nil, err
+	}
+	s := &server{cfg: c, farm: f, mux: http.NewServeMux()}
+	limits := f.Limits()
+	s.contract, err = contract.New(contract.Config{
+		Farm: f, Version: c.Version, PublicURL: public.String(), Logger: c.Logger, Tracer: otel.Tracer(tracerName),
+		Limits: contract.Limits{MaxAssetBytes: limits.MaxAssetBytes, MaxConcurrentRenders: limits.MaxConcurrent},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the MCP contract: %w", err)
+	}
+	a := &auth.Authenticator{Fail: func(w http.ResponseWriter, r *http.Request, err error) { httpapi.Fail(s.contract, w, r, err) }}
+	if c.KeysFile != "" {
+		if a.Keys, err = auth.OpenKeys(c.KeysFile, time.Now, c.Logger); err != nil {
+			return nil, fmt.Errorf("read API keys: %w", err)
+		}
+	}
+	httpapi.Register(s.mux, httpapi.Config{
+		Farm: f, Contract: s.contract, Auth: a, Stall: c.StallTimeout, CSRFKey: secret, Logger: c.Logger,
+	})
+	s.mux.Handle("/mcp", a.Middleware(a.ScopeGate(contract.RequestScopes,
+		func(need []string) error { return contract.InsufficientScope(need, s.contract.Endpoint()) }, s.mcp())))
+	guarded, err := auth.Guard(public, s.mux)
+	if err != nil {
+		return nil, fmt.Errorf("guard against other sites: %w", err)
+	}
+	registry := prometheus.NewRegistry()
+	s.requests = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "vidforge_http_request_duration_seconds", Help: "Time to answer a request, by route, method and status.",
+		Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
+	}, []string{"route", "method", "status"})
+	registry.MustRegister(s.requests, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	s.handler = s.observe(guarded)
+	s.ops = s.opsMux(registry)
+	return s, nil
+}
+
+// mcp hands requests to the MCP handler with what it needs to know of them.
+func (s *server) mcp() http.Handler {
+	next := s.contract.Handler()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		req, _ := auth.RequestFrom(r.Context())
+		r = r.WithContext(mcptask.WithPrincipal(r.Context(), req))
+		r.Body = httpapi.PatientBody(w, r, s.cfg.StallTimeout)
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (s *server) opsMux(g prometheus.Gatherer) http.Handler {
+	mux := http.NewServeMux()
+	ok := func(w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		if _, err := w.Write([]byte("ok\n")); err != nil {
+			s.cfg.Logger.Debug("write health", "error", err)
+		}
+	}
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { ok(w) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), farmTimeout)
+		defer cancel()
+		switch err := s.farm.Ready(ctx); {
+		case s.draining.Load():
+			http.Error(w, "draining", http.StatusServiceUnavailable)
+		case err != nil:
+			s.cfg.Logger.WarnContext(ctx, "not ready", "error", err)
+			http.Error(w, "not ready", http.StatusServiceUnavailable)
+		default:
+			ok(w)
+		}
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(g, promhttp.HandlerOpts{}))
+	return mux
+}
+
+// requestIDPattern is what may come in as X-Request-Id; anything else is
+// replaced, so that logs cannot be forged.
+var requestIDPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+
+// observe is around every request: its id, its span, its line in the log, its
+// metric, and what becomes of a panic.
+func (s *server) observe(next http.Handler) http.Handler {
+	propagator := propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		began := time.Now()
+		_, route := s.mux.Handler(r)
+		id := r.Header.Get("X-Request-Id")
+		if !requestIDPattern.MatchString(id) {
+			id = "req_" + render.NewAttemptID()
+		}
+		ctx := propagator.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
+		ctx, span := otel.Tracer(tracerName).Start(ctx, r.Method+" "+route, trace.WithSpanKind(trace.SpanKindServer),
+			trace.WithAttributes(attribute.String("http.request.method", r.Method), attribute.String("http.route", route)))
+		defer span.End()
+		ctx = auth.WithRequest(ctx, auth.Request{ID: id, Span: span.SpanContext()})
+		w.Header().Set("X-Request-Id", id)
+		rec := &recorder{ResponseWriter: w}
+		defer func() {
+			p := recover()
+			if p != nil && p != http.ErrAbortHandler { //nolint:errorlint,err113 // as net/http compares it
+				s.cfg.Logger.ErrorContext(ctx, "panic", "request_id", id, "route", route, "panic", p, "stack", string(debug.Stack()))
+				if rec.status == 0 {
+					httpapi.Fail(s.contract, rec, r.WithContext(ctx), fmt.Errorf("panic: %v", p))
+					p = nil
+				}
+			}
+			s.finish(ctx, r, route, id, rec, time.Since(began), span)
+			if p != nil {
+				panic(http.ErrAbortHandler)
+			}
+		}()
+		next.ServeHTTP(rec, r.WithContext(ctx))
+	})
+}
+
+// finish records a request. Neither path nor query is logged: they hold
+// handles and names.
+func (s *server) finish(ctx context.Context, r *http.Request, route, id string, rec *recorder, took time.Duration, span trace.Span) {
+	status := rec.status
+	if status == 0 {
+		status = http.StatusOK
+	}
+	span.SetAttributes(attribute.Int("http.response.status_code", status))
+	if status >= http.StatusInternalServerError {
+		span.SetStatus(codes.Error, http.StatusText(status))
+	}
+	s.requests.WithLabelValues(route, methodLabel(r.Method), strconv.Itoa(status)).Observe(took.Seconds())
+	s.cfg.Logger.InfoContext(ctx, "request", "request_id", id, "method", r.Method, "route", route, "mcp_method", mcpMethod(r),
+		"status", status, "bytes", rec.bytes, "ms", took.Milliseconds())
+}
+
+// methodLabel bounds the values of a label that clients could make up.
+func methodLabel(m string) string {
+	switch m {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodDelete, http.MethodOptions:
+		return m
+	default:
+		return "other"
+	}
+}
+
+var mcpMethodPattern = regexp.MustCompile(`^[a-z/]{1,40}$`)
+
+// mcpMethod is the method of an MCP request as its header says.
+func mcpMethod(r *http.Request) string {
+	if m := r.Header.Get("Mcp-Method"); mcpMethodPattern.MatchString(m) {
+		return m
+	}
+	return ""
+}
+
+// recorder remembers what was answered.
+type recorder struct {
+	http.ResponseWriter
+	status int
+	bytes  int64
+}
+
+// Unwrap is for http.ResponseController.
+func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+func (r *recorder) WriteHeader(status int) {
+	if r.status == 0 && status >= http.StatusOK {
+		r.status = status
+	}
+	r.ResponseWriter.WriteHeader(status)
+}
+
+func (r *recorder) Write(b []byte) (int, error) {
+	if r.status == 0 {
+		r.status = http.StatusOK
+	}
+	n, err := r.ResponseWriter.Write(b)
+	r.bytes += int64(n)
+	return n, err //nolint:wrapcheck // this is the writer
+}

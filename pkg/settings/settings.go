@@ -1,0 +1,148 @@
+// Package settings fills a program's configuration from a YAML file, the
+// environment and flags, in rising precedence. Each setting is one flag: "--keys-file"
+// is VIDFORGE_KEYS_FILE in the environment and keys-file in the YAML file.
+// VIDFORGE_KEYS_FILE_FILE would name a file that holds the value, which is how
+// secrets are mounted.
+package settings
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/vidforge/vidforge/pkg/farm"
+)
+
+// EnvPrefix begins the name of every variable.
+const EnvPrefix = "VIDFORGE_"
+
+// configFlag names the YAML file.
+const configFlag = "config"
+
+// Load parses args into the flags of fs, after the YAML file that --config or
+// VIDFORGE_CONFIG names and the environment were applied. lookup is
+// os.LookupEnv. Unknown members of the file are errors; flag.ErrHelp is returned
+// as it is.
+func Load(fs *flag.FlagSet, args []string, lookup func(string) (string, bool)) error {
+	file := fs.String(configFlag, "", "YAML `file` with settings named as the flags are")
+	if err := fs.Parse(args); err != nil {
+		return err //nolint:wrapcheck // the flag package's own words
+	}
+	if fs.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	}
+	given := map[string]string{}
+	fs.Visit(func(f *flag.Flag) { given[f.Name] = f.Value.String() })
+	if path, ok := lookup(EnvPrefix + "CONFIG"); ok && *file == "" {
+		*file = path
+	}
+	if *file != "" {
+		if err := applyFile(fs, *file); err != nil {
+			return err
+		}
+	}
+	if err := applyEnv(fs, lookup); err != nil {
+		return err
+	}
+	for name, value := range given {
+		if err := fs.Set(name, value); err != nil {
+			return fmt.Errorf("--%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func applyFile(fs *flag.FlagSet, path string) error {
+	b, err := os.ReadFile(path) //nolint:gosec // the operator names the file
+	if err != nil {
+		return fmt.Errorf("read settings: %w", err)
+	}
+	var values map[string]any
+	if err := yaml.Unmarshal(b, &values); err != nil {
+		return fmt.Errorf("parse %s: %w", path, err)
+	}
+	var errs []error
+	for name, v := range values {
+		switch v.(type) {
+		case string, int, bool, float64:
+		default:
+			errs = append(errs, fmt.Errorf("%s: %s must be a plain value", path, name))
+			continue
+		}
+		if fs.Lookup(name) == nil || name == configFlag {
+			errs = append(errs, fmt.Errorf("%s: there is no setting %s", path, name))
+			continue
+		}
+		if err := fs.Set(name, fmt.Sprint(v)); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %s: %w", path, name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// EnvName is the variable of a flag.
+func EnvName(name string) string {
+	return EnvPrefix + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+}
+
+func applyEnv(fs *flag.FlagSet, lookup func(string) (string, bool)) error {
+	var errs []error
+	fs.VisitAll(func(f *flag.Flag) {
+		env := EnvName(f.Name)
+		value, ok := lookup(env)
+		if path, isFile := lookup(env + "_FILE"); isFile && fs.Lookup(f.Name+"-file") == nil {
+			if ok {
+				errs = append(errs, fmt.Errorf("%s and %s_FILE are both set", env, env))
+				return
+			}
+			b, err := os.ReadFile(path) //nolint:gosec // the operator names the file
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%s_FILE: %w", env, err))
+				return
+			}
+			value, ok = strings.TrimRight(string(b), "\r\n"), true
+		}
+		if !ok || f.Name == configFlag {
+			return
+		}
+		if err := f.Value.Set(value); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", env, err))
+		}
+	})
+	return errors.Join(errs...)
+}
+
+// Endpoints adds the flags of a farm's stores.
+func Endpoints(fs *flag.FlagSet, e *farm.Endpoints) {
+	fs.StringVar(&e.NATSURL, "nats-url", "nats://127.0.0.1:4222", "`URL` of NATS, or several with commas between them")
+	fs.StringVar(&e.RedisURL, "redis-url", "redis://127.0.0.1:6379", "`URL` of Redis")
+	fs.StringVar(&e.S3.Endpoint, "s3-endpoint", "", "`URL` at which this process reaches the object store")
+	fs.StringVar(&e.S3.PublicEndpoint, "s3-public-endpoint", "", "`URL` at which clients reach the object store (default: --s3-endpoint)")
+	fs.StringVar(&e.S3.Region, "s3-region", "us-east-1", "region that requests are signed for")
+	fs.StringVar(&e.S3.Bucket, "s3-bucket", "vidforge", "bucket of every object")
+	fs.StringVar(&e.S3.AccessKey, "s3-access-key", "", "access key; empty: the AWS_* variables or the machine's role")
+	fs.StringVar(&e.S3.SecretKey, "s3-secret-key", "", "secret key")
+	fs.BoolVar(&e.S3.PathStyle, "s3-path-style", false, "put the bucket into the path")
+	fs.BoolVar(&e.S3.CreateBucket, "s3-create-bucket", false, "make the bucket if it is not there")
+}
+
+// Print lists the settings in force, secrets masked.
+func Print(fs *flag.FlagSet) string {
+	var lines []string
+	fs.VisitAll(func(f *flag.Flag) {
+		value := f.Value.String()
+		if value != "" && (strings.HasSuffix(f.Name, "-secret-key") || strings.HasSuffix(f.Name, "-url") && strings.Contains(value, "@")) {
+			value = "***"
+		}
+		if f.Name != configFlag {
+			lines = append(lines, fmt.Sprintf("%s: %q", f.Name, value))
+		}
+	})
+	slices.Sort(lines)
+	return strings.Join(lines, "\n") + "\n"
+}
