@@ -6,6 +6,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/vidforge/vidforge/pkg/jobs/jobstest"
 	"github.com/vidforge/vidforge/pkg/ledger/ledgertest"
 )
 
@@ -36,4 +37,9 @@ func natsConnector(t *testing.T) func(*testing.T) *nats.Conn {
 func TestLedger(t *testing.T) {
 	t.Parallel()
 	ledgertest.Run(t, natsConnector(t))
+}
+
+func TestJobs(t *testing.T) {
+	t.Parallel()
+	jobstest.Run(t, natsConnector(t))
 }

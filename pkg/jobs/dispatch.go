@@ -35,6 +35,10 @@ type dispatcher struct {
 	// order of their turns; known is the same as a set.
 	ring  []string
 	known map[string]bool
+	// moved are the stream sequences of messages that this dispatcher moved
+	// and the consumer had not delivered when it was asked last. The
+	// consumer's own count lags behind the acknowledgement of a publish.
+	moved []uint64
 
 	mu     sync.Mutex
 	hinted map[string]bool // tenants that came up since the last look
@@ -132,6 +136,7 @@ func (d *dispatcher) survey(ctx context.Context) error {
 		tenants[tenant] = true
 	}
 	d.admit(tenants)
+	d.moved = nil // what somebody removed would never be delivered
 	return nil
 }
 
@@ -186,7 +191,8 @@ func (d *dispatcher) room(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("ask for room: %w", err)
 	}
-	return info.NumWaiting + d.q.cfg.Window - count(info.NumPending), nil
+	d.moved = slices.DeleteFunc(d.moved, func(seq uint64) bool { return seq <= info.Delivered.Stream })
+	return info.NumWaiting + d.q.cfg.Window - max(count(info.NumPending), len(d.moved)), nil
 }
 
 // move moves the oldest message of a tenant: publish, then delete. It is false
@@ -204,8 +210,12 @@ func (d *dispatcher) move(ctx context.Context, tenant string) (bool, error) {
 	msg := &nats.Msg{Subject: d.q.workSubject(next.Subject), Data: next.Data, Header: nats.Header{}}
 	setTrace(msg.Header, traceOf(next.Header))
 	id := strconv.FormatUint(next.Sequence, 36) + "-" + strconv.FormatInt(next.Time.UnixNano(), 36)
-	if err := d.q.publish(ctx, msg, jetstream.WithMsgID(id)); err != nil {
+	seq, err := d.q.publish(ctx, msg, jetstream.WithMsgID(id))
+	if err != nil {
 		return false, fmt.Errorf("move %s: publish: %w", next.Subject, err)
+	}
+	if seq > 0 {
+		d.moved = append(d.moved, seq)
 	}
 	err = jsretry.Do(ctx, d.q.cfg.Timeout, func(ctx context.Context) error {
 		err := d.q.backlog.DeleteMsg(ctx, next.Sequence)

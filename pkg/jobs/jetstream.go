@@ -29,6 +29,9 @@ const (
 	timersFor = 30 * 24 * time.Hour
 	// publishers is how many messages of one Enqueue are on their way at once.
 	publishers = 32
+	// maxWaiting is how many pulls may wait at a consumer. It cannot be changed
+	// later and costs nothing: more than any farm has.
+	maxWaiting = 1 << 16
 )
 
 var (
@@ -172,7 +175,7 @@ func (q *JetStream) consumer(ctx context.Context, s jetstream.Stream, name, filt
 		AckWait:       q.cfg.AckWait,
 		MaxDeliver:    -1,
 		MaxAckPending: q.cfg.MaxWorkers,
-		MaxWaiting:    q.cfg.MaxWorkers,
+		MaxWaiting:    maxWaiting,
 	}
 	err = jsretry.Do(ctx, q.cfg.Timeout, func(ctx context.Context) error {
 		c, err = s.CreateOrUpdateConsumer(ctx, cfg)
@@ -194,16 +197,20 @@ func refused(err error) bool {
 // codeStoreFailed is the server's JSStreamStoreFailedF.
 const codeStoreFailed jetstream.ErrorCode = 10077
 
-// publish stores a message whose subject holds at most one. A refusal is
-// success.
-func (q *JetStream) publish(ctx context.Context, msg *nats.Msg, opts ...jetstream.PublishOpt) error {
-	return jsretry.Do(ctx, q.cfg.Timeout, func(ctx context.Context) error {
-		_, err := q.js.PublishMsg(ctx, msg, opts...)
+// publish stores a message whose subject holds at most one and returns its
+// sequence. A refusal is success, with sequence 0.
+func (q *JetStream) publish(ctx context.Context, msg *nats.Msg, opts ...jetstream.PublishOpt) (seq uint64, err error) {
+	err = jsretry.Do(ctx, q.cfg.Timeout, func(ctx context.Context) error {
+		ack, err := q.js.PublishMsg(ctx, msg, opts...)
 		if refused(err) {
 			return nil
 		}
+		if err == nil {
+			seq = ack.Sequence
+		}
 		return err
 	})
+	return seq, err
 }
 
 // Enqueue implements Queue.
@@ -267,7 +274,10 @@ func (q *JetStream) enqueue(ctx context.Context, below string, msgs []*nats.Msg)
 	g.SetLimit(publishers)
 	for _, msg := range msgs {
 		if present[q.workSubject(msg.Subject)] == 0 {
-			g.Go(func() error { return q.publish(ctx, msg) })
+			g.Go(func() error {
+				_, err := q.publish(ctx, msg)
+				return err
+			})
 		}
 	}
 	return g.Wait() //nolint:wrapcheck // the caller says what it did
@@ -437,7 +447,7 @@ func (q *JetStream) Bury(ctx context.Context, d DeadLetter) error {
 	if err != nil {
 		return fmt.Errorf("bury: %w", err)
 	}
-	if err := q.publish(ctx, &nats.Msg{Subject: q.root + "dead." + key, Data: data}); err != nil {
+	if _, err := q.publish(ctx, &nats.Msg{Subject: q.root + "dead." + key, Data: data}); err != nil {
 		return fmt.Errorf("bury: %w", err)
 	}
 	return nil

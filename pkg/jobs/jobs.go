@@ -92,8 +92,8 @@ type Config struct {
 	// AckWait is how long a delivery lives without InProgress, 15 to 30 s.
 	// Defaults to 20 s.
 	AckWait time.Duration
-	// MaxWorkers is the largest number of workers that may wait for one class
-	// at once. Defaults to 4096.
+	// MaxWorkers is the largest number of works of one class that may run at
+	// once, those handed back with a delay among them. Defaults to 4096.
 	MaxWorkers int
 	// Window is how many messages the dispatcher keeps ready in a class
 	// stream beside the waiting pulls. Defaults to 2.

@@ -48,7 +48,7 @@ func Do(ctx context.Context, timeout time.Duration, try func(context.Context) er
 func Temporary(err error) bool {
 	var api *jetstream.APIError
 	if errors.As(err, &api) {
-		return api.Code >= 500
+		return api.Code == 503 // 500 is a refusal, such as of a configuration
 	}
 	for _, t := range []error{
 		ErrAgain, context.DeadlineExceeded,
