@@ -95,7 +95,7 @@ func Setup(ctx context.Context, service, version string) (shutdown func(context.
 		if err != nil {
 			return nothing, fmt.Errorf("telemetry: trace exporter: %w", err)
 		}
-		provider := trace.NewTracerProvider(trace.WithBatcher(exporter), trace.WithResource(res))
+		provider := trace.NewTracerProvider(trace.WithSpanProcessor(inherit{}), trace.WithBatcher(exporter), trace.WithResource(res))
 		otel.SetTracerProvider(provider)
 		stops = append(stops, provider.Shutdown)
 	}
