@@ -56,7 +56,7 @@ test: deps ## Run every module's tests; RACE=1 with the race detector
 
 .PHONY: conformance
 conformance: ## Run the official MCP conformance suite
-	@deploy/e2e/conformance/run
+	go run ./deploy/e2e/conformance/run
 
 .PHONY: lint
 lint: lint-proto lint-modules lint-go ## Check everything that needs no test
