@@ -188,8 +188,11 @@ func (s *Service) approve(ctx context.Context, in *call) (*mcp.CallToolResult, e
 		PollAfterMS int64        `json:"poll_after_ms,omitempty"`
 		FollowUp    *NextStep    `json:"follow_up"`
 	}{RenderID: a.id, Decision: decisionWord(a.approved), State: v.Record.State, FollowUp: s.pollCall(a.id)}
-	if !v.Record.State.Terminal() {
+	switch {
+	case !v.Record.State.Terminal():
 		out.PollAfterMS = pollInterval(v).Milliseconds()
+	case !a.approved:
+		out.FollowUp = repair(failureOf(v.Record), failure{tool: in.tool, record: v.Record})
 	}
 	return structured(out)
 }

@@ -283,6 +283,9 @@ func (s *Service) envelopeFor(ctx context.Context, requestID string, e *render.E
 	if e.Code == render.CodeInternalError || e.Code == render.CodeUnavailable {
 		s.cfg.Logger.ErrorContext(ctx, "request failed", "request_id", requestID, "render_id", f.renderID(), "code", e.Code, "error", e.Cause)
 	}
+	if e.Code == render.CodeRenderNotFound {
+		e = RenderNotFound() // whoever found it missing, the answer is one
+	}
 	e = s.withUploadHint(e)
 	return NewEnvelope(e, requestID, s.fingerprint, repair(e, f))
 }
