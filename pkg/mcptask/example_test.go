@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -17,7 +18,7 @@ import (
 // A tool that takes its time answers a declaring client with a task. Any other
 // client gets a plain result.
 func Example() {
-	tasks := mcptask.NewMemory(mcptask.MemoryOptions{})
+	tasks := mcptask.NewMemory(mcptask.MemoryOptions{PollInterval: 10 * time.Millisecond})
 	defer tasks.Close()
 	work := func(_ context.Context, t *mcptask.Running) (*mcp.CallToolResult, error) {
 		t.SetMessage("baking")
@@ -46,11 +47,13 @@ func Example() {
 	defer func() { _ = handler.Close() }()
 
 	var task struct {
-		TaskID string
-		Status string
+		TaskID         string
+		Status         string
+		PollIntervalMs int
 	}
 	call(server.URL, "tools/call", "bake", `"name":"bake"`, &task)
-	for task.Status != "completed" { // a real client waits for pollIntervalMs
+	for task.Status != "completed" {
+		time.Sleep(time.Duration(task.PollIntervalMs) * time.Millisecond)
 		call(server.URL, "tasks/get", task.TaskID, `"taskId":"`+task.TaskID+`"`, &task)
 	}
 	var done struct{ Result mcp.CallToolResult }

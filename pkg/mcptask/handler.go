@@ -57,7 +57,8 @@ type Handler struct {
 	slowGet bool // tests: leave tasks/get to the SDK
 }
 
-// New returns a Handler. Close it when the HTTP server has stopped accepting.
+// New returns a Handler. Close it together with http.Server.Shutdown (by
+// RegisterOnShutdown): Shutdown waits for the streams that Close ends.
 func New(o Options) (*Handler, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
@@ -153,6 +154,7 @@ func (h *Handler) serveModern(w *deadlineWriter, r *http.Request) {
 		h.refuseHeaders(w, r, msg)
 		return
 	}
+	r.Header.Del("Last-Event-ID") // means nothing here, and the SDK minds it
 	method := r.Header.Get(methodHeader)
 	if !isTaskMethod(method) && method != methodListen || !acceptable(r) {
 		h.modern.ServeHTTP(w, r) // which compares headers and body itself

@@ -1,6 +1,30 @@
 // Package mcptask adds tasks to servers built with the official MCP Go SDK:
-// the extension io.modelcontextprotocol/tasks of MCP 2026-07-28. It knows
-// nothing of what the tasks do: a Store looks them up, a tool makes them.
+// the extension io.modelcontextprotocol/tasks (SEP-2663) of MCP 2026-07-28. It
+// knows nothing of what the tasks do: a [Store] looks them up, a [Tool] makes
+// them. [New] puts both behind one HTTP handler, which serves clients of
+// 2025-11-25, 2025-06-18 and 2025-03-26 as well, with sessions and without
+// tasks. [Memory] is a Store for tests and for tasks that may die with their
+// process.
+//
+// Every request of MCP 2026-07-28 declares by itself whether its client knows
+// tasks, and [Caller.Tasks] tells. A tool may answer a declaring caller with a
+// task, and must answer any other with a result or [ErrTasksRequired].
+//
+// # What goes beyond the SDK
+//
+// The SDK serves the requests; this package stands in front of it for what it
+// has no way to do:
+//
+//   - Mcp-Name is decoded before it is compared, and compared for tasks/* too.
+//     A header that mirrors the body and comes twice is refused (-32020).
+//   - subscriptions/listen takes taskIds beside the SDK's own kinds. The
+//     acknowledgement names those that exist for the caller and drops the
+//     others; a snapshot of each follows, then its changes, at most one per
+//     NotifyInterval and task, the last one included. The stream ends when all
+//     tasks ended and nothing else is listened to.
+//   - tasks/get is answered without the SDK, at a tenth of the cost, in the
+//     same bytes.
+//   - Whatever an error says that nobody meant for a client stays in the log.
 package mcptask
 
 import (

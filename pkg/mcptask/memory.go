@@ -247,15 +247,16 @@ func (r *Running) finish(res *mcp.CallToolResult, err error) {
 	}
 	t := &r.task
 	var je *jsonrpc.Error
-	switch {
-	case errors.As(err, &je):
+	if errors.As(err, &je) {
 		t.Status, t.Error, t.StatusMessage = StatusFailed, je, je.Message
-	case err != nil:
-		res = &mcp.CallToolResult{}
-		res.SetError(err)
-		t.StatusMessage = err.Error()
-		fallthrough
-	default:
+	} else {
+		if res == nil || err != nil {
+			res = &mcp.CallToolResult{}
+		}
+		if err != nil {
+			res.SetError(err)
+			t.StatusMessage = err.Error()
+		}
 		t.Status, t.Result = StatusCompleted, res
 	}
 	t.InputRequests = nil

@@ -44,7 +44,7 @@ func TestMemoryEndings(t *testing.T) {
 		"tool error": {nil, errors.New("no"), StatusCompleted, func(t *Task) bool { return t.Result.IsError && t.StatusMessage == "no" }},
 		"rpc error":  {nil, fault, StatusFailed, func(t *Task) bool { return t.Error == fault && t.Result == nil }},
 		"wrapped":    {nil, errors.Join(errors.New("while rendering"), fault), StatusFailed, func(t *Task) bool { return t.Error == fault }},
-		"no result":  {nil, nil, StatusCompleted, func(t *Task) bool { return t.Result == nil }},
+		"no result":  {nil, nil, StatusCompleted, func(t *Task) bool { return t.Result != nil && !t.Result.IsError }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
