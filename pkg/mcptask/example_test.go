@@ -30,7 +30,7 @@ func Example() {
 		Tools: []mcptask.TaskTool{{
 			Tool: &mcp.Tool{Name: "bake", InputSchema: json.RawMessage(`{"type":"object"}`)},
 			Handle: func(ctx context.Context, c mcptask.Caller, _ *mcp.CallToolRequest) (*mcp.CallToolResult, *mcptask.Task, error) {
-				task, err := tasks.Start(c, work)
+				task, err := tasks.Start(ctx, c, work)
 				if c.Tasks() || err != nil {
 					return nil, task, err
 				}
@@ -82,7 +82,9 @@ func call(url, method, name, params string, result any) {
 	if _, data, ok := strings.Cut(string(b), "data: "); ok {
 		b = []byte(data) // it came on a stream
 	}
-	var m struct{ Result json.RawMessage }
+	var m struct {
+		Result json.RawMessage `json:"result"`
+	}
 	if err := json.Unmarshal(b, &m); err != nil {
 		panic(err)
 	}

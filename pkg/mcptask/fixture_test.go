@@ -210,30 +210,30 @@ func testOptions(s Store) Options {
 }
 
 // newHandler returns a Handler that is closed with the test.
-func newHandler(t testing.TB, o Options) *Handler {
-	t.Helper()
+func newHandler(tb testing.TB, o Options) *Handler {
+	tb.Helper()
 	h, err := New(o)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		if err := h.Close(); err != nil {
-			t.Errorf("close: %v", err)
+			tb.Errorf("close: %v", err)
 		}
 	})
 	return h
 }
 
 // serve runs h on a loopback server; the principal is taken from a header.
-func serve(t testing.TB, h http.Handler) string {
-	t.Helper()
+func serve(tb testing.TB, h http.Handler) string {
+	tb.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p := r.Header.Get("X-Principal"); p != "" {
 			r = r.WithContext(WithPrincipal(r.Context(), p))
 		}
 		h.ServeHTTP(w, r)
 	}))
-	t.Cleanup(srv.Close)
+	tb.Cleanup(srv.Close)
 	return srv.URL
 }
 
@@ -283,16 +283,16 @@ func (r reply) message() string {
 	return r.body
 }
 
-func do(t testing.TB, r *http.Request) reply {
-	t.Helper()
+func do(tb testing.TB, r *http.Request) reply {
+	tb.Helper()
 	res, err := http.DefaultClient.Do(r)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	defer res.Body.Close()
 	b, err := io.ReadAll(res.Body)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return reply{res.StatusCode, res.Header, string(b)}
 }

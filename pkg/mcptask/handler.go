@@ -30,8 +30,8 @@ const (
 	requestHeader = "Mcptask-Request"
 )
 
-// noPrincipal stands for nil in a sync.Map.
-var noPrincipal = new(struct{ _ byte })
+// sender is who sent the POST that a stateful session handles.
+type sender struct{ principal any }
 
 // Handler serves MCP over Streamable HTTP: 2026-07-28 with tasks, without
 // sessions, and older versions with sessions and without tasks. It stands in
@@ -43,11 +43,11 @@ type Handler struct {
 	modernServer   *mcp.Server
 	legacyServer   *mcp.Server
 
-	closing context.Context
+	closing context.Context //nolint:containedctx // the handler's own life
 	close   context.CancelFunc
 	wg      sync.WaitGroup
 
-	// requests holds the principals of the POSTs of older clients in flight.
+	// requests holds a sender per POST of an older client in flight.
 	requests sync.Map
 
 	mu     sync.Mutex
@@ -219,7 +219,7 @@ func (h *Handler) serveGet(w *deadlineWriter, r *http.Request, id jsonrpc.ID, c 
 func (h *Handler) writeRPCError(w http.ResponseWriter, id jsonrpc.ID, err error) {
 	var je *jsonrpc.Error
 	if !errors.As(err, &je) {
-		je = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "internal error"}
+		je = internalError()
 	}
 	status := http.StatusOK
 	switch je.Code {
@@ -333,10 +333,7 @@ func (h *Handler) serveLegacy(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	token := rand.Text()
-	if principal == nil {
-		principal = noPrincipal
-	}
-	h.requests.Store(token, principal)
+	h.requests.Store(token, sender{principal})
 	defer h.requests.Delete(token)
 	r.Header.Set(requestHeader, token)
 	h.legacy.ServeHTTP(w, r)

@@ -44,7 +44,7 @@ func TestFastPathEqualsSlowPath(t *testing.T) {
 	slow.slowGet = true
 	fastURL, slowURL := serve(t, fast), serve(t, slow)
 
-	rnd := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // reproducible
+	rnd := rand.New(rand.NewPCG(1, 2)) // reproducible
 	pick := func(from ...string) string { return from[rnd.IntN(len(from))] }
 	ids := []string{"task_nobody", "task_expired", "task_broken", "", "t>*./ x", "täsk"}
 	for _, task := range allTasks() {
@@ -324,7 +324,7 @@ func TestClosedConnectionEndsTheRequestOnly(t *testing.T) {
 	entered, left, created := make(chan struct{}), make(chan struct{}), make(chan *Task, 1)
 	release := make(chan struct{})
 	o.Tools[0].Handle = func(ctx context.Context, c Caller, _ *mcp.CallToolRequest) (*mcp.CallToolResult, *Task, error) {
-		task, err := m.Start(c, func(ctx context.Context, _ *Running) (*mcp.CallToolResult, error) {
+		task, err := m.Start(ctx, c, func(ctx context.Context, _ *Running) (*mcp.CallToolResult, error) {
 			select {
 			case <-release:
 				return textResult("finished"), nil

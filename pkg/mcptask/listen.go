@@ -119,7 +119,7 @@ func (s *listenStream) Header() http.Header { return s.w.Header() }
 func (s *listenStream) WriteHeader(status int) { s.w.WriteHeader(status) }
 
 // FlushError is for http.ResponseController. Events are flushed as they are written.
-func (s *listenStream) FlushError() error { return nil }
+func (*listenStream) FlushError() error { return nil }
 
 // Write receives one whole SSE event of the SDK, or an error's body.
 func (s *listenStream) Write(b []byte) (int, error) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -31,7 +32,7 @@ func newRecorder() *recorder { return &recorder{header: http.Header{}, start: ti
 
 func (r *recorder) Header() http.Header { return r.header }
 func (r *recorder) WriteHeader(s int)   { r.status = s }
-func (r *recorder) Flush()              {}
+func (*recorder) Flush()                {}
 
 func (r *recorder) Write(b []byte) (int, error) {
 	r.mu.Lock()
@@ -56,15 +57,15 @@ func (r *recorder) lines() []string {
 			continue
 		}
 		var m struct {
-			Method string
+			Method string `json:"method"`
 			Params struct {
-				Meta          map[string]any `json:"_meta"`
-				TaskID        string
-				StatusMessage string
-				URI           string
-				Notifications json.RawMessage
-			}
-			Result json.RawMessage
+				Meta          map[string]any  `json:"_meta"`
+				TaskID        string          `json:"taskId"`
+				StatusMessage string          `json:"statusMessage"`
+				URI           string          `json:"uri"`
+				Notifications json.RawMessage `json:"notifications"`
+			} `json:"params"`
+			Result json.RawMessage `json:"result"`
 		}
 		if err := json.Unmarshal(data, &m); err != nil {
 			out = append(out, "unreadable: "+e)
@@ -76,12 +77,8 @@ func (r *recorder) lines() []string {
 		} else if m.Params.Meta[mcp.MetaKeySubscriptionID] != float64(1) {
 			what += " WITHOUT SUBSCRIPTION"
 		}
-		for _, s := range []string{m.Params.TaskID, m.Params.StatusMessage, m.Params.URI, string(m.Params.Notifications)} {
-			if s != "" {
-				what += " " + s
-			}
-		}
-		out = append(out, fmt.Sprintf("%v %s", r.at[i], what))
+		words := []string{r.at[i].String(), what, m.Params.TaskID, m.Params.StatusMessage, m.Params.URI, string(m.Params.Notifications)}
+		out = append(out, strings.Join(slices.DeleteFunc(words, func(s string) bool { return s == "" }), " "))
 	}
 	return out
 }
@@ -154,7 +151,7 @@ func TestListenSendsLatestAtMostOncePerInterval(t *testing.T) {
 		time.Sleep(50 * time.Millisecond)
 		for i := range 30 { // a change every 100 ms, 3 s long
 			time.Sleep(100 * time.Millisecond)
-			s.put(working("task_a", fmt.Sprint(i+1)))
+			s.put(working("task_a", strconv.Itoa(i+1)))
 			synctest.Wait()
 		}
 		s.put(fakeTask("task_a", StatusCancelled, nil))

@@ -63,11 +63,12 @@ type Running struct {
 	changed chan struct{}                   // closed and replaced at every change
 }
 
-// Start makes a task and runs it in the background. What run returns becomes
+// Start makes a task and runs it in the background, with the values of ctx but
+// past its end. What run returns becomes
 // the task's end as SEP-2663 maps it: a *jsonrpc.Error fails the task, any other
 // error is a tool error and completes it.
-func (m *Memory) Start(c Caller, run func(ctx context.Context, t *Running) (*mcp.CallToolResult, error)) (*Task, error) {
-	ctx, cancel := context.WithCancel(context.Background())
+func (m *Memory) Start(ctx context.Context, c Caller, run func(ctx context.Context, t *Running) (*mcp.CallToolResult, error)) (*Task, error) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	now := time.Now()
 	r := &Running{
 		owner:  m.opts.Owner(c),
@@ -246,8 +247,7 @@ func (r *Running) finish(res *mcp.CallToolResult, err error) {
 		return
 	}
 	t := &r.task
-	var je *jsonrpc.Error
-	if errors.As(err, &je) {
+	if je, ok := errors.AsType[*jsonrpc.Error](err); ok {
 		t.Status, t.Error, t.StatusMessage = StatusFailed, je, je.Message
 	} else {
 		if res == nil || err != nil {

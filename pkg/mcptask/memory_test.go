@@ -50,7 +50,7 @@ func TestMemoryEndings(t *testing.T) {
 			t.Parallel()
 			m := NewMemory(MemoryOptions{TTL: time.Minute, PollInterval: time.Second})
 			defer m.Close()
-			task, err := m.Start(Caller{}, func(context.Context, *Running) (*mcp.CallToolResult, error) { return c.res, c.err })
+			task, err := m.Start(t.Context(), Caller{}, func(context.Context, *Running) (*mcp.CallToolResult, error) { return c.res, c.err })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -70,7 +70,7 @@ func TestMemoryAsks(t *testing.T) {
 	defer m.Close()
 	ask := json.RawMessage(`{"method":"elicitation/create"}`)
 	reused := make(chan error, 1)
-	task, err := m.Start(Caller{}, func(ctx context.Context, r *Running) (*mcp.CallToolResult, error) {
+	task, err := m.Start(t.Context(), Caller{}, func(ctx context.Context, r *Running) (*mcp.CallToolResult, error) {
 		a, err := r.Ask(ctx, "k1", ask)
 		if err != nil {
 			return nil, err
@@ -116,7 +116,7 @@ func TestMemoryCancelWins(t *testing.T) {
 	m := NewMemory(MemoryOptions{})
 	defer m.Close()
 	left := make(chan struct{})
-	task, err := m.Start(Caller{}, func(ctx context.Context, _ *Running) (*mcp.CallToolResult, error) {
+	task, err := m.Start(t.Context(), Caller{}, func(ctx context.Context, _ *Running) (*mcp.CallToolResult, error) {
 		defer close(left)
 		<-ctx.Done()
 		return textResult("too late"), nil
@@ -139,7 +139,7 @@ func TestMemoryOwners(t *testing.T) {
 	t.Parallel()
 	m := NewMemory(MemoryOptions{Owner: func(c Caller) string { s, _ := c.Principal.(string); return s }})
 	defer m.Close()
-	task, err := m.Start(Caller{Principal: "alice"}, func(context.Context, *Running) (*mcp.CallToolResult, error) { return textResult("x"), nil })
+	task, err := m.Start(t.Context(), Caller{Principal: "alice"}, func(context.Context, *Running) (*mcp.CallToolResult, error) { return textResult("x"), nil })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func TestMemoryForgetsAfterTTL(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := NewMemory(MemoryOptions{TTL: time.Hour})
-		task, err := m.Start(Caller{}, func(ctx context.Context, _ *Running) (*mcp.CallToolResult, error) {
+		task, err := m.Start(t.Context(), Caller{}, func(ctx context.Context, _ *Running) (*mcp.CallToolResult, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		})
@@ -185,7 +185,7 @@ func TestMemoryForgetsAfterTTL(t *testing.T) {
 			t.Errorf("watch: %v", err)
 		}
 		m.Close()
-		if _, err := m.Start(Caller{}, nil); err == nil {
+		if _, err := m.Start(t.Context(), Caller{}, nil); err == nil {
 			t.Error("started on a closed Memory")
 		}
 	})

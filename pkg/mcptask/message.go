@@ -127,14 +127,14 @@ func metaCapabilities(meta map[string]any) (*mcp.ClientCapabilities, bool) {
 	}
 	var v *struct {
 		mcp.ClientCapabilities
-		Roots *mcp.RootCapabilities `json:"roots,omitempty"`
+		Roots *mcp.RootCapabilities `json:"roots,omitempty"` //nolint:staticcheck // deprecated, but clients still declare it
 	}
 	if err := remarshal(raw, &v); err != nil || v == nil {
 		return nil, false
 	}
 	caps := v.ClientCapabilities
-	if caps.RootsV2 = v.Roots; v.Roots != nil {
-		caps.Roots = *v.Roots
+	if v.Roots != nil {
+		caps.RootsV2, caps.Roots = v.Roots, *v.Roots //nolint:staticcheck // as above
 	}
 	return &caps, true
 }

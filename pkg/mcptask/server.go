@@ -134,7 +134,7 @@ func (h *Handler) middleware(modern bool) mcp.Middleware {
 			defer func() {
 				if p := recover(); p != nil {
 					h.opts.Logger.ErrorContext(ctx, "handler panicked", "method", method, "panic", p, "stack", string(debug.Stack()))
-					res, err = nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "internal error"}
+					res, err = nil, internalError()
 				}
 			}()
 			c, err := h.callerOf(ctx, req, modern)
@@ -151,7 +151,8 @@ func (h *Handler) middleware(modern bool) mcp.Middleware {
 				var cancel context.CancelFunc
 				ctx, cancel = context.WithCancel(ctx)
 				defer cancel()
-				defer context.AfterFunc(h.closing, cancel)()
+				stop := context.AfterFunc(h.closing, cancel) //nolint:contextcheck // the handler's, on purpose
+				defer stop()
 			}
 			res, err = next(ctx, method, req)
 			if err != nil {
@@ -224,10 +225,7 @@ func (h *Handler) callerOf(ctx context.Context, req mcp.Request, modern bool) (C
 		token = x.Header.Get(requestHeader)
 	}
 	if v, ok := h.requests.Load(token); ok {
-		c.Principal = v
-		if v == noPrincipal {
-			c.Principal = nil
-		}
+		c.Principal = v.(sender).principal //nolint:forcetypeassert // nothing else is stored
 		return c, nil
 	}
 	if _, ok := req.(*mcp.InitializedRequest); ok {
@@ -331,6 +329,11 @@ func (h *Handler) wireError(ctx context.Context, c Caller, method, taskID string
 		return err // nobody reads it
 	}
 	h.opts.Logger.ErrorContext(ctx, "request failed", "method", method, "error", err)
+	return internalError()
+}
+
+// internalError tells no more than that it was not the client's fault.
+func internalError() *jsonrpc.Error {
 	return &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "internal error"}
 }
 

@@ -3,6 +3,7 @@ package mcptask
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -82,7 +83,7 @@ func detailedView(t *Task) (*taskResult, error) {
 		}
 	case StatusCompleted:
 		if t.Result == nil {
-			return nil, fmt.Errorf("completed task without a result")
+			return nil, errors.New("completed task without a result")
 		}
 		r := plainResult(*t.Result)
 		if r.Content == nil {
@@ -91,7 +92,7 @@ func detailedView(t *Task) (*taskResult, error) {
 		v.Result = &completeResult{resultComplete, &r}
 	case StatusFailed:
 		if t.Error == nil {
-			return nil, fmt.Errorf("failed task without an error")
+			return nil, errors.New("failed task without an error")
 		}
 		v.Error = t.Error
 	default:

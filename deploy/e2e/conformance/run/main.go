@@ -1,6 +1,7 @@
 // Command run holds the fixture server against the official MCP conformance
 // suite and the official TypeScript client, both pinned by package-lock.json.
-// It fails on any check that did not pass, and on any that is missing.
+// It fails on any check that did not pass, and on any that is missing. It needs
+// npm and, where it cannot fetch one for the platform, Node 22.
 package main
 
 import (
@@ -41,21 +42,21 @@ func main() {
 	dir := flag.String("dir", "deploy/e2e/conformance", "folder of package.json")
 	verbose := flag.Bool("v", false, "list every scenario")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
-	defer cancel()
-	if err := run(ctx, *dir, *verbose); err != nil {
+	if err := run(*dir, *verbose); err != nil {
 		fmt.Fprintln(os.Stderr, "conformance:", err)
-		os.Exit(1) //nolint:gocritic // the process ends here anyway
+		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, dir string, verbose bool) (err error) {
+func run(dir string, verbose bool) (err error) {
+	ctx, stopSignals := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stopSignals()
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	defer cancel()
 	if err := install(ctx, dir); err != nil {
 		return err
 	}
-	url, stop, err := serve()
+	url, stop, err := serve(ctx)
 	if err != nil {
 		return err
 	}
@@ -82,19 +83,19 @@ func install(ctx context.Context, dir string) error {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("npm ci: %w\n%s", err, out)
 	}
-	if err := os.WriteFile(stamp, []byte(want), 0o600); err != nil {
+	if err := os.WriteFile(stamp, []byte(want), 0o600); err != nil { //nolint:gosec // as above
 		return fmt.Errorf("note what is installed: %w", err)
 	}
 	return nil
 }
 
 // serve runs the fixture on a free loopback port.
-func serve() (url string, stop func() error, err error) {
+func serve(ctx context.Context) (url string, stop func() error, err error) {
 	f, err := fixture.New()
 	if err != nil {
 		return "", nil, fmt.Errorf("start fixture: %w", err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", nil, errors.Join(fmt.Errorf("listen: %w", err), f.Close())
 	}
@@ -182,7 +183,11 @@ func readResults(dir string) (results, error) {
 		if err != nil {
 			return r, fmt.Errorf("read results: %w", err)
 		}
-		var checks []struct{ ID, Status, ErrorMessage string }
+		var checks []struct {
+			ID           string `json:"id"`
+			Status       string `json:"status"`
+			ErrorMessage string `json:"errorMessage"`
+		}
 		if err := json.Unmarshal(b, &checks); err != nil {
 			return r, fmt.Errorf("read results of %s: %w", m[1], err)
 		}

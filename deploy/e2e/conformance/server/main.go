@@ -19,20 +19,20 @@ import (
 func main() {
 	port := flag.Int("port", 0, "loopback port; 0 takes a free one")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, *port); err != nil {
+	if err := run(*port); err != nil {
 		fmt.Fprintln(os.Stderr, "server:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, port int) error {
+func run(port int) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
 	f, err := fixture.New()
 	if err != nil {
 		return fmt.Errorf("start fixture: %w", err)
 	}
-	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {
 		return errors.Join(fmt.Errorf("listen: %w", err), f.Close())
 	}
