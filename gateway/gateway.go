@@ -55,9 +55,9 @@ type Config struct {
 	ShutdownTimeout time.Duration
 
 	// Ready is called once, when requests are taken.
-	Ready func(Bound)
+	Ready func(Bound) `json:"-"`
 	// Logger defaults to slog.Default().
-	Logger *slog.Logger
+	Logger *slog.Logger `json:"-"`
 }
 
 // Bound are the addresses that a gateway listens on.

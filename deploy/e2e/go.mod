@@ -9,6 +9,7 @@ require github.com/vidforge/vidforge/pkg/mcptask v0.0.0
 require (
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/vidforge/vidforge/deploy/embedded v0.0.0-00010101000000-000000000000
+	github.com/vidforge/vidforge/gateway v0.0.0-00010101000000-000000000000
 	github.com/vidforge/vidforge/pkg v0.0.0
 	github.com/vidforge/vidforge/worker v0.0.0-00010101000000-000000000000
 	golang.org/x/mod v0.42.0
@@ -83,7 +84,7 @@ require (
 	github.com/philhofer/fwd v1.2.0 // indirect
 	github.com/pierrec/lz4/v4 v4.1.29 // indirect
 	github.com/pkg/xattr v0.4.12 // indirect
-	github.com/prometheus/client_golang v1.24.1 // indirect
+	github.com/prometheus/client_golang v1.25.0 // indirect
 	github.com/prometheus/client_model v0.6.3 // indirect
 	github.com/prometheus/common v0.72.0 // indirect
 	github.com/prometheus/otlptranslator v1.0.0 // indirect

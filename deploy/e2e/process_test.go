@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -17,6 +19,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/vidforge/vidforge/deploy/embedded/embeddedtest"
+	"github.com/vidforge/vidforge/gateway"
 	"github.com/vidforge/vidforge/pkg/farm"
 	"github.com/vidforge/vidforge/pkg/progress"
 	"github.com/vidforge/vidforge/pkg/render"
@@ -29,7 +32,10 @@ const roleVariable = "VIDFORGE_E2E_ROLE"
 
 // role is what a child process is told.
 type role struct {
-	Worker *worker.Config
+	Worker  *worker.Config
+	Gateway *gateway.Config
+	// Bound is a file that a gateway writes its address into.
+	Bound string
 }
 
 func TestMain(m *testing.M) {
@@ -52,6 +58,14 @@ func play(config string) error {
 	}
 	if r.Worker != nil {
 		return worker.Run(ctx, *r.Worker)
+	}
+	if r.Gateway != nil {
+		r.Gateway.Ready = func(b gateway.Bound) {
+			if err := os.WriteFile(r.Bound+".part", []byte(b.Listen), 0o600); err == nil {
+				_ = os.Rename(r.Bound+".part", r.Bound)
+			}
+		}
+		return gateway.Run(ctx, *r.Gateway)
 	}
 	return errors.New("no role")
 }
@@ -208,6 +222,21 @@ func TestRenderSurvivesFlushAll(t *testing.T) {
 func flush(t *testing.T, client redis.UniversalClient) {
 	t.Helper()
 	if err := client.FlushAll(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hangUp sends the beginning of a request and closes the connection.
+func hangUp(t *testing.T, address, request string) {
+	t.Helper()
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(conn, request); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Close(); err != nil {
 		t.Fatal(err)
 	}
 }
