@@ -554,3 +554,25 @@ func TestBadUploads(t *testing.T) {
 		t.Errorf("left behind: %v, %v", info, err)
 	}
 }
+
+func TestReconcileFreesASlotThatNobodyUses(t *testing.T) {
+	t.Parallel()
+	b := setup(t, farm.Config{MaxConcurrent: 1})
+	ctx := context.Background()
+	a := b.upload(b.tenant)
+	// A submit that died between its slot and its record.
+	if _, err := b.stores.Ledger.TakeSlot(ctx, b.tenant, render.NewID(), 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Reconcile(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := b.Submit(ctx, b.tenant, request(a, "", "")); render.CodeOf(err) != render.CodeRenderQuotaExceeded {
+		t.Errorf("a young slot was taken away: %v", err)
+	}
+	b.clock.advance(10 * time.Minute)
+	if err := b.Reconcile(ctx); err != nil {
+		t.Fatal(err)
+	}
+	b.submit(request(a, "", ""))
+}

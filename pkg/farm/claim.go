@@ -63,6 +63,13 @@ func (f *Farm) Claim(ctx context.Context, class render.Class, worker string, wai
 		Attempt: render.NewAttemptID(), farm: f, worker: worker, delivery: d, stop: make(chan struct{}),
 	}
 	taken, err := c.take(ctx)
+	if errors.Is(err, ledger.ErrLeased) {
+		// Its holder died a moment ago, or is slow and will lose the message.
+		if err := d.Handback(context.WithoutCancel(ctx), leasedDelay); err != nil {
+			return nil, fmt.Errorf("hand back %s %s, which is leased: %w", c.Work.Stage, c.Work.Owner(), err)
+		}
+		return nil, jobs.ErrNone
+	}
 	if err != nil {
 		// Not taken and not settled: offer it again soon, to anybody.
 		return nil, errors.Join(fmt.Errorf("claim %s %s: %w", c.Work.Stage, c.Work.Owner(), err), d.Handback(context.WithoutCancel(ctx), retryDelay(1)))
@@ -464,6 +471,9 @@ func (c *Claim) release(ctx context.Context) {
 		c.farm.log.WarnContext(ctx, "release the lease", "render_id", c.Work.Owner(), "error", err)
 	}
 }
+
+// leasedDelay is how long a work that somebody else holds is left alone.
+const leasedDelay = 2 * time.Second
 
 // retryDelay grows from one second to a minute.
 func retryDelay(n int) time.Duration {

@@ -91,9 +91,17 @@ func (f *Farm) fireTimers(ctx context.Context) error {
 	}
 }
 
+// fullPass is how many quick passes, over the renders that hold a slot, come
+// for one over every record: finished ones are kept for a week and are many.
+const fullPass = 20
+
 func (f *Farm) reconcileForever(ctx context.Context) error {
-	for {
-		if err := f.reconcileAsLeader(ctx); err != nil {
+	for n := 0; ; n++ {
+		pass := f.reconcileSlots
+		if n%fullPass == 0 {
+			pass = f.Reconcile
+		}
+		if err := f.reconcileAsLeader(ctx, pass); err != nil {
 			return err
 		}
 		every := f.cfg.ReconcileEvery
@@ -105,7 +113,7 @@ func (f *Farm) reconcileForever(ctx context.Context) error {
 
 // reconcileAsLeader spares the farm of many processes that all look at
 // everything; correctness does not depend on the lease.
-func (f *Farm) reconcileAsLeader(ctx context.Context) error {
+func (f *Farm) reconcileAsLeader(ctx context.Context, pass func(context.Context) error) error {
 	lease, err := f.stores.Ledger.LeaseName(ctx, "reconcile", f.cfg.Holder)
 	if errors.Is(err, ledger.ErrLeased) {
 		return nil
@@ -113,7 +121,7 @@ func (f *Farm) reconcileAsLeader(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("lease reconciliation: %w", err)
 	}
-	err = f.Reconcile(ctx)
+	err = pass(ctx)
 	if rerr := lease.Release(context.WithoutCancel(ctx)); rerr != nil {
 		f.log.WarnContext(ctx, "release reconciliation", "error", rerr)
 	}
@@ -151,30 +159,20 @@ func (f *Farm) Reconcile(ctx context.Context) error {
 	return f.reconcileSlots(ctx)
 }
 
+// reconcileSlots reconciles the renders that hold a slot, which is every one
+// that is not finished, and frees the slots that nobody uses.
 func (f *Farm) reconcileSlots(ctx context.Context) error {
 	for holder, err := range f.stores.Ledger.Slots(ctx) {
 		if err != nil {
 			return fmt.Errorf("reconcile slots: %w", err)
 		}
-		entry, err := f.stores.Ledger.GetRender(ctx, holder.Tenant, holder.Task)
-		switch {
-		case errors.Is(err, ledger.ErrNotFound):
-			if f.cfg.Now().Sub(holder.Taken) < slotGrace {
-				continue
-			}
-		case err != nil:
-			return fmt.Errorf("reconcile slots: %w", err)
-		case !entry.Record.State.Terminal():
-			continue
-		default:
-			// settleEnd does more than free the slot, and may not have run.
-			if err := f.settle(ctx, entry.Record); err != nil {
-				f.log.WarnContext(ctx, "reconcile", "render_id", holder.Task, "error", err)
-			}
-			continue
+		// Settling a finished render frees its slot.
+		_, err := f.advance(ctx, holder.Tenant, holder.Task, true)
+		if render.CodeOf(err) == render.CodeRenderNotFound && f.cfg.Now().Sub(holder.Taken) >= slotGrace {
+			err = f.stores.Ledger.FreeSlot(ctx, holder.Tenant, holder.Slot, holder.Task)
 		}
-		if err := f.stores.Ledger.FreeSlot(ctx, holder.Tenant, holder.Slot, holder.Task); err != nil {
-			f.log.WarnContext(ctx, "free a slot", "render_id", holder.Task, "error", err)
+		if err != nil && render.CodeOf(err) != render.CodeRenderNotFound {
+			f.log.WarnContext(ctx, "reconcile", "render_id", holder.Task, "error", err)
 		}
 	}
 	return nil
