@@ -136,14 +136,18 @@ func (t *Tools) Run(ctx context.Context, c Cmd) (Result, error) {
 			p.stall = DefaultStall
 		}
 	}
-	res, err := t.run(ctx, p)
-	res.Last = last
-	return res, err
+	return traced(ctx, t.FFmpeg, c.Name, func(ctx context.Context) (Result, error) {
+		res, err := t.run(ctx, p)
+		res.Last = last
+		return res, err
+	})
 }
 
 // Probe runs ffprobe to its end, under the same rules as Run.
 func (t *Tools) Probe(ctx context.Context, c Cmd) (Result, error) {
-	return t.run(ctx, process{program: t.FFprobe, name: c.Name, dir: c.Dir, args: ffprobeArgs(c), stdout: c.Stdout})
+	return traced(ctx, t.FFprobe, c.Name, func(ctx context.Context) (Result, error) {
+		return t.run(ctx, process{program: t.FFprobe, name: c.Name, dir: c.Dir, args: ffprobeArgs(c), stdout: c.Stdout})
+	})
 }
 
 // sign is the number whose growth shows life.
