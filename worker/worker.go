@@ -18,7 +18,6 @@ import (
 
 	"github.com/vidforge/vidforge/pkg/farm"
 	"github.com/vidforge/vidforge/pkg/jobs"
-	"github.com/vidforge/vidforge/pkg/ledger"
 	"github.com/vidforge/vidforge/pkg/progress"
 	"github.com/vidforge/vidforge/pkg/render"
 	"github.com/vidforge/vidforge/pkg/telemetry"
@@ -31,8 +30,6 @@ import (
 type Config struct {
 	// Endpoints of the farm's servers.
 	Endpoints farm.Endpoints
-	// Prefix of every name in the servers, so that farms can share them.
-	Prefix string
 	// ID names the worker in leases, results and listings. Defaults to the
 	// host's name and a random part.
 	ID string
@@ -89,10 +86,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return fmt.Errorf("open scratch: %w", err)
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
-	backends, err := farm.Dial(ctx, cfg.Endpoints, farm.DialOptions{
-		Name: "vidforge-worker " + cfg.ID, Logger: cfg.Logger,
-		Ledger: ledger.Config{Prefix: cfg.Prefix}, Jobs: jobs.Config{Prefix: cfg.Prefix}, Progress: progress.Config{Prefix: cfg.Prefix},
-	})
+	backends, err := farm.Dial(ctx, cfg.Endpoints, farm.DialOptions{Name: "vidforge-worker " + cfg.ID, Logger: cfg.Logger})
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}

@@ -135,7 +135,7 @@ func newCrew(t *testing.T) *crew {
 }
 
 func (c *crew) hire(id, scratch string) *process {
-	return spawn(c.t, role{Worker: &worker.Config{Endpoints: c.share.Endpoints, Prefix: c.share.Prefix, ID: id, ScratchDir: scratch}})
+	return spawn(c.t, role{Worker: &worker.Config{Endpoints: c.share.Endpoints, ID: id, ScratchDir: scratch}})
 }
 
 // begin submits a render and waits until its encoder has made a frame.

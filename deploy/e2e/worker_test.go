@@ -43,7 +43,7 @@ func newLine(t *testing.T) *line {
 	})
 	wg.Go(func() {
 		err := worker.Run(ctx, worker.Config{
-			Endpoints: share.Endpoints, Prefix: share.Prefix, ID: "w1", ScratchDir: t.TempDir(), Logger: quiet(),
+			Endpoints: share.Endpoints, ID: "w1", ScratchDir: t.TempDir(), Logger: quiet(),
 			Ready: func() { close(ready) },
 		})
 		if err != nil {

@@ -28,6 +28,9 @@ type Endpoints struct {
 	RedisURL string
 	// S3 is the object store.
 	S3 blob.Config
+	// Prefix begins every name in NATS and Redis, so that several farms can
+	// share the servers (each with a bucket of its own). [A-Za-z0-9]*.
+	Prefix string
 }
 
 // DialOptions say how the stores are opened.
@@ -54,6 +57,9 @@ type Backends struct {
 // made again, for ever.
 func Dial(ctx context.Context, e Endpoints, o DialOptions) (_ *Backends, err error) {
 	o.Logger = cmp.Or(o.Logger, slog.Default())
+	o.Ledger.Prefix = cmp.Or(o.Ledger.Prefix, e.Prefix)
+	o.Jobs.Prefix = cmp.Or(o.Jobs.Prefix, e.Prefix)
+	o.Progress.Prefix = cmp.Or(o.Progress.Prefix, e.Prefix)
 	o.Progress.Logger = cmp.Or(o.Progress.Logger, o.Logger)
 	b := &Backends{}
 	defer func() {

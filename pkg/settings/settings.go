@@ -120,6 +120,7 @@ func applyEnv(fs *flag.FlagSet, lookup func(string) (string, bool)) error {
 // Endpoints adds the flags of a farm's stores.
 func Endpoints(fs *flag.FlagSet, e *farm.Endpoints) {
 	fs.StringVar(&e.NATSURL, "nats-url", "nats://127.0.0.1:4222", "`URL` of NATS, or several with commas between them")
+	fs.StringVar(&e.Prefix, "prefix", "", "letters and digits that begin every name in NATS and Redis, for several farms on the same servers")
 	fs.StringVar(&e.RedisURL, "redis-url", "redis://127.0.0.1:6379", "`URL` of Redis")
 	fs.StringVar(&e.S3.Endpoint, "s3-endpoint", "", "`URL` at which this process reaches the object store")
 	fs.StringVar(&e.S3.PublicEndpoint, "s3-public-endpoint", "", "`URL` at which clients reach the object store (default: --s3-endpoint)")

@@ -20,10 +20,8 @@ import (
 
 // Farm is one test's share of the servers.
 type Farm struct {
-	// Endpoints name a bucket that only this test uses.
+	// Endpoints name a bucket and a prefix that only this test uses.
 	Endpoints farm.Endpoints
-	// Prefix is this test's own, for ledger, jobs and progress.
-	Prefix string
 }
 
 // running is the process's servers: they cannot be anybody else's.
@@ -48,7 +46,8 @@ func Servers(t testing.TB) Farm {
 	name := rand.Text()
 	e := running.servers.Endpoints()
 	e.S3.Bucket = "test-" + strings.ToLower(name)
-	return Farm{Endpoints: e, Prefix: name}
+	e.Prefix = name
+	return Farm{Endpoints: e}
 }
 
 func start(t testing.TB) {
@@ -83,9 +82,7 @@ func leave(t testing.TB) {
 // makes connections of its own to the same data, as another process would.
 func (f Farm) Dial(t testing.TB) *farm.Backends {
 	t.Helper()
-	o := farm.DialOptions{Name: t.Name()}
-	o.Ledger.Prefix, o.Jobs.Prefix, o.Progress.Prefix = f.Prefix, f.Prefix, f.Prefix
-	b, err := farm.Dial(t.Context(), f.Endpoints, o)
+	b, err := farm.Dial(t.Context(), f.Endpoints, farm.DialOptions{Name: t.Name()})
 	if err != nil {
 		t.Fatal(err)
 	}
