@@ -25,10 +25,12 @@ import (
 // ErrNone is returned by Fetch when nothing came within the wait.
 var ErrNone = errors.New("jobs: nothing to do")
 
-// What a queue carries, as package render defines it.
 type (
-	Message    = render.Message
-	Timer      = render.Timer
+	// Message is a piece of work on its way to a worker.
+	Message = render.Message
+	// Timer is a hint that something is due.
+	Timer = render.Timer
+	// DeadLetter is a work that was given up.
 	DeadLetter = render.DeadLetter
 )
 

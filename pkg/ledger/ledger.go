@@ -49,11 +49,14 @@ type AssetEntry struct {
 	origin   *vidforgev1.Asset
 }
 
-// What a ledger stores beside records, as package render defines it.
 type (
+	// Binding is what an idempotency key is bound to.
 	Binding = render.Binding
+	// Outcome is how an attempt ended.
 	Outcome = render.Outcome
+	// Attempt is one try at a work.
 	Attempt = render.Attempt
+	// History is every attempt at one work, oldest first.
 	History = render.History
 )
 

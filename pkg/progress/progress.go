@@ -12,9 +12,10 @@ import (
 	"github.com/vidforge/vidforge/pkg/render"
 )
 
-// What a board shows, as package render defines it.
 type (
+	// Sample is how far one piece of work is.
 	Sample = render.Sample
+	// Worker is one registered worker process.
 	Worker = render.Worker
 )
 
