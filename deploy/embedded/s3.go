@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -58,6 +59,10 @@ type S3Server struct {
 	once   sync.Once
 }
 
+// s3Running guards the working directory, which is the process's and not ours
+// alone: a second server would move it away from under the first.
+var s3Running atomic.Bool //nolint:gochecknoglobals // as said
+
 // StartS3 starts the S3 server and waits until it answers.
 func StartS3(ctx context.Context, o S3Options) (*S3Server, error) {
 	s, err := startS3(ctx, o)
@@ -79,6 +84,14 @@ func startS3(ctx context.Context, o S3Options) (_ *S3Server, err error) {
 	case o.AccessKey == "" || o.SecretKey == "":
 		return nil, errors.New("AccessKey and SecretKey are required")
 	}
+	if !s3Running.CompareAndSwap(false, true) {
+		return nil, errors.New("an S3 runs in this process already")
+	}
+	defer func() {
+		if err != nil {
+			s3Running.Store(false)
+		}
+	}()
 	root := filepath.Join(o.Dir, "buckets")
 	if err := os.MkdirAll(root, 0o700); err != nil {
 		return nil, fmt.Errorf("make directory: %w", err)
@@ -232,7 +245,10 @@ func (s *S3Server) Shutdown(ctx context.Context) error {
 		return fmt.Errorf("embedded: stop s3: %w", ctx.Err())
 	}
 	err := s.err
-	s.once.Do(func() { err = errors.Join(err, os.Chdir(s.cwd)) })
+	s.once.Do(func() {
+		err = errors.Join(err, os.Chdir(s.cwd))
+		s3Running.Store(false)
+	})
 	if err != nil {
 		return fmt.Errorf("embedded: stop s3: %w", err)
 	}

@@ -19,6 +19,9 @@ func Connect(rawURL string) (redis.UniversalClient, error) {
 	if err != nil {
 		return nil, errors.New("progress: the Redis URL is malformed") // err would quote the password
 	}
+	if u.Scheme != "redis" && u.Scheme != "rediss" {
+		return nil, errors.New("progress: the Redis URL must begin with redis:// or rediss://")
+	}
 	query := u.Query()
 	addrs, master := query["addr"], query.Get("master_name")
 	query.Del("addr")

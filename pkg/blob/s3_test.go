@@ -1,0 +1,264 @@
+package blob
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/vidforge/vidforge/pkg/render"
+)
+
+// fake is a store that answers by a function.
+type fake func(*http.Request) *http.Response
+
+func (f fake) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Body != nil {
+		if _, err := io.Copy(io.Discard, r.Body); err != nil {
+			return nil, err
+		}
+	}
+	if resp := f(r); resp != nil {
+		resp.Request = r
+		return resp, nil
+	}
+	<-r.Context().Done() // says nothing
+	return nil, context.Cause(r.Context())
+}
+
+func answer(status int, body string, header ...string) *http.Response {
+	h := http.Header{"Etag": {`"e"`}, "Last-Modified": {"Mon, 02 Jan 2006 15:04:05 GMT"}, "Content-Length": {strconv.Itoa(len(body))}}
+	for i := 0; i < len(header); i += 2 {
+		h.Set(header[i], header[i+1])
+	}
+	return &http.Response{StatusCode: status, Header: h, Body: io.NopCloser(strings.NewReader(body)), ContentLength: int64(len(body))}
+}
+
+func openFake(t *testing.T, f fake, change ...func(*Config)) *S3 {
+	t.Helper()
+	c := Config{Endpoint: "http://store", Bucket: "bucket", AccessKey: "a", SecretKey: "s", PathStyle: true, Transport: f, Attempts: 3, Backoff: time.Microsecond}
+	for _, f := range change {
+		f(&c)
+	}
+	s, err := Open(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestWhatIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	const refusal = `<Error><Code>%</Code></Error>`
+	for name, c := range map[string]struct {
+		first *http.Response // nil says nothing
+		tries int
+		want  error // nil: success
+	}{
+		"slow down":             {answer(503, strings.ReplaceAll(refusal, "%", "SlowDown")), 2, nil},
+		"internal error":        {answer(500, ""), 2, nil},
+		"bad gateway":           {answer(502, "<html>"), 2, nil},
+		"too many":              {answer(429, ""), 2, nil},
+		"write under way":       {answer(409, strings.ReplaceAll(refusal, "%", "ConditionalRequestConflict")), 2, nil},
+		"denied":                {answer(403, strings.ReplaceAll(refusal, "%", "AccessDenied")), 1, errAny},
+		"bad request":           {answer(400, strings.ReplaceAll(refusal, "%", "InvalidArgument")), 1, errAny},
+		"taken":                 {answer(412, strings.ReplaceAll(refusal, "%", "PreconditionFailed")), 1, ErrExists},
+		"bucket is gone":        {answer(404, strings.ReplaceAll(refusal, "%", "NoSuchBucket")), 1, errAny},
+		"says nothing at first": {nil, 2, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			puts := 0
+			s := openFake(t, func(r *http.Request) *http.Response {
+				if r.Method != http.MethodPut { // the look at the key afterwards
+					return answer(200, "", "X-Amz-Meta-Vidforge-Put", "another's")
+				}
+				if puts++; puts == 1 {
+					return c.first
+				}
+				return answer(200, "")
+			}, func(c *Config) { c.Timeout = 20 * time.Millisecond })
+			_, err := s.Put(t.Context(), "key", strings.NewReader("x"), PutOptions{Size: -1})
+			switch {
+			case c.want == nil && err != nil, c.want != nil && err == nil, //nolint:errorlint // nil checks
+				c.want != nil && c.want != errAny && !errors.Is(err, c.want): //nolint:errorlint // identity of errAny
+				t.Errorf("error %v", err)
+			case errors.Is(err, ErrUnavailable) || errors.Is(err, ErrNotFound):
+				t.Errorf("misleading error %v", err)
+			}
+			if puts != c.tries {
+				t.Errorf("%d tries, not %d", puts, c.tries)
+			}
+		})
+	}
+}
+
+var errAny = errors.New("any error")
+
+// Parts and the end of a multipart upload may be answered with status 200 and
+// an error in the body.
+func TestErrorInsideSuccess(t *testing.T) {
+	t.Parallel()
+	var token string
+	var calls []string
+	completes := 0
+	s := openFake(t, func(r *http.Request) *http.Response {
+		q := r.URL.Query()
+		switch {
+		case r.Method == http.MethodPost && q.Has("uploads"):
+			token = r.Header.Get("X-Amz-Meta-Vidforge-Put")
+			calls = append(calls, "begin")
+			return answer(200, `<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>`)
+		case r.Method == http.MethodPut:
+			calls = append(calls, "part"+q.Get("partNumber"))
+			return answer(200, "")
+		case r.Method == http.MethodPost:
+			if r.Header.Get("If-None-Match") != "*" {
+				t.Error("the end of the upload is unconditional")
+			}
+			calls = append(calls, "complete")
+			if completes++; completes == 1 {
+				return answer(200, `<Error><Code>InternalError</Code></Error>`)
+			}
+			return answer(200, `<CompleteMultipartUploadResult><Bucket>bucket</Bucket><Key>key</Key><ETag>"in progress"</ETag></CompleteMultipartUploadResult>`)
+		default:
+			calls = append(calls, "look")
+			return answer(200, "", "X-Amz-Meta-Vidforge-Put", token, "Content-Length", strconv.Itoa(minPartSize+1), "Etag", `"final"`)
+		}
+	}, func(c *Config) { c.PartSize = minPartSize })
+	o, err := s.Put(t.Context(), "key", bytes.NewReader(make([]byte, minPartSize+1)), PutOptions{Size: -1})
+	if err != nil || o.ETag != "final" {
+		t.Errorf("%+v, %v", o, err)
+	}
+	if got := strings.Join(calls, " "); got != "begin part1 part2 complete complete look" {
+		t.Errorf("calls: %s", got)
+	}
+}
+
+func TestAnswersThatAreNotWhatWasAskedFor(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		answer func() *http.Response
+		o      GetOptions
+		want   error
+	}{
+		"range ignored":  {func() *http.Response { return answer(200, "0123456789") }, GetOptions{Offset: 2, Length: 3}, ErrMismatch},
+		"other range":    {func() *http.Response { return answer(206, "345", "Content-Range", "bytes 3-5/10") }, GetOptions{Offset: 2, Length: 3}, ErrMismatch},
+		"range is short": {func() *http.Response { return answer(206, "23", "Content-Range", "bytes 2-3/4") }, GetOptions{Offset: 2, Length: 3}, io.ErrUnexpectedEOF},
+		"pin ignored":    {func() *http.Response { return answer(200, "0123456789") }, GetOptions{ETag: "other"}, ErrChanged},
+		"no length":      {func() *http.Response { return answer(200, "0123456789", "Content-Length", "") }, GetOptions{}, errAny},
+		"body is short":  {func() *http.Response { return answer(200, "01234", "Content-Length", "10") }, GetOptions{}, io.ErrUnexpectedEOF},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := openFake(t, func(r *http.Request) *http.Response {
+				if r.Header.Get("Range") == "bytes=5-9" { // the rest of a short body
+					return answer(206, "", "Content-Range", "bytes 5-9/10", "Content-Length", "5")
+				}
+				return c.answer()
+			})
+			r, err := s.Get(t.Context(), "key", c.o)
+			if err == nil {
+				_, err = io.ReadAll(r)
+				if cerr := r.Close(); cerr != nil {
+					t.Error(cerr)
+				}
+			}
+			if err == nil || c.want != errAny && !errors.Is(err, c.want) { //nolint:errorlint // identity of errAny
+				t.Errorf("error %v, not %v", err, c.want)
+			}
+		})
+	}
+}
+
+// The time that a silent store costs is the configured one, and large moves
+// inside the store get more.
+func TestSilence(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		call        func(context.Context, *S3) error
+		least, most time.Duration
+	}{
+		"stat": {func(ctx context.Context, s *S3) error { _, err := s.Stat(ctx, "key"); return err }, 3 * time.Minute, 4 * time.Minute},
+		"put": {func(ctx context.Context, s *S3) error {
+			_, err := s.Put(ctx, "key", strings.NewReader("x"), PutOptions{Size: -1})
+			return err
+		}, 3 * time.Minute, 4 * time.Minute},
+		"copy": {func(ctx context.Context, s *S3) error {
+			_, err := s.Copy(ctx, render.Object{Key: "from", ETag: "e"}, "key")
+			return err
+		}, 30 * time.Minute, 31 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := openFake(t, func(r *http.Request) *http.Response {
+					if name == "copy" && r.Method == http.MethodHead {
+						return answer(404, "")
+					}
+					return nil
+				}, func(c *Config) { c.Backoff = 0 })
+				start := time.Now()
+				if err := c.call(t.Context(), s); !errors.Is(err, ErrUnavailable) || !errors.Is(err, errSilent) {
+					t.Errorf("error %v", err)
+				}
+				if d := time.Since(start); d < c.least || d > c.most {
+					t.Errorf("took %s", d)
+				}
+			})
+		})
+	}
+}
+
+func TestConfig(t *testing.T) {
+	t.Parallel()
+	good := Config{Endpoint: "https://s3.example.com", Bucket: "bucket", AccessKey: "a", SecretKey: "verysecret"}
+	for name, change := range map[string]func(*Config){
+		"no endpoint":            func(c *Config) { c.Endpoint = "" },
+		"endpoint without URL":   func(c *Config) { c.Endpoint = "s3.example.com:9000" },
+		"endpoint with path":     func(c *Config) { c.Endpoint += "/path" },
+		"endpoint with user":     func(c *Config) { c.Endpoint = "https://u:p@s3.example.com" },
+		"public endpoint, other": func(c *Config) { c.PublicEndpoint = "ftp://s3.example.com" },
+		"no bucket":              func(c *Config) { c.Bucket = "" },
+		"half a credential":      func(c *Config) { c.SecretKey = "" },
+		"parts too small":        func(c *Config) { c.PartSize = minPartSize - 1 },
+		"negative timeout":       func(c *Config) { c.Timeout = -1 },
+	} {
+		c := good
+		change(&c)
+		if _, err := Open(t.Context(), c); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	s, err := Open(t.Context(), good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	var log bytes.Buffer
+	slog.New(slog.NewTextHandler(&log, nil)).Info("open", "s3", good)
+	if strings.Contains(log.String(), "verysecret") || !strings.Contains(log.String(), "s3.example.com") {
+		t.Error(log.String())
+	}
+}
+
+// However large the allowed body, its parts number at most 10,000.
+func TestBufferFitsTheBody(t *testing.T) {
+	t.Parallel()
+	s := &S3{cfg: Config{PartSize: minPartSize}}
+	for _, o := range []PutOptions{{Size: -1}, {Size: 0}, {Size: 10}, {Size: minPartSize}, {Size: -1, MaxSize: 100 << 30}, {Size: 60 << 30}} {
+		buf, release := (&upload{store: s, o: o}).buffer()
+		n := int64(len(buf))
+		if most := max(o.Size, o.MaxSize); n*maxParts < most || n > minPartSize && (n-1)*maxParts >= most || n == 0 {
+			t.Errorf("%+v: parts of %d bytes", o, n)
+		}
+		release()
+	}
+}
