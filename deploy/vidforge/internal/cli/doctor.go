@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/vidforge/vidforge/deploy/vidforge/internal/client"
 	"github.com/vidforge/vidforge/deploy/vidforge/internal/local"
 	"github.com/vidforge/vidforge/worker"
 )
@@ -66,6 +67,7 @@ func (c *connection) examine(ctx context.Context) ([]worker.Check, error) {
 			return append(checks, worker.Check{Name: "server", OK: true, Detail: "none is named and none runs in " + dir}), nil
 		}
 		server = farm.URL
+		checks = append(checks, stores(ctx, farm.OpsURL))
 	}
 	check := worker.Check{Name: "server", Needed: true, Detail: server + " speaks MCP with tasks", Fix: "start it, or name another with --server"}
 	cl, err := c.dial(server)
@@ -79,6 +81,15 @@ func (c *connection) examine(ctx context.Context) ([]worker.Check, error) {
 		check.OK, check.Fix = true, ""
 	}
 	return append(checks, check), nil
+}
+
+// stores asks a farm on this machine for what it stands on.
+func stores(ctx context.Context, opsURL string) worker.Check {
+	check := worker.Check{Name: "stores", Needed: true, OK: true, Detail: "the farm at " + opsURL + " reaches its stores"}
+	if err := client.Ready(ctx, opsURL); err != nil {
+		check.OK, check.Detail, check.Fix = false, printable(err.Error()), "look at the log of 'vidforge up'"
+	}
+	return check
 }
 
 // existing is the nearest folder above path, or path itself, that exists: where

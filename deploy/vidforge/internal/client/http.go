@@ -219,6 +219,28 @@ func (c *Client) RenderStatus(ctx context.Context, id render.ID) (*Status, error
 	return &s, nil
 }
 
+// Ready asks the operators' address of a gateway whether the farm can work.
+func Ready(ctx context.Context, opsURL string) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, opsURL+"/readyz", http.NoBody)
+	if err != nil {
+		return fmt.Errorf("ask for readiness: %w", err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return fmt.Errorf("ask for readiness: %w", err)
+	}
+	body, err := readAnswer(resp)
+	if err != nil {
+		return fmt.Errorf("ask for readiness: %w", err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("not ready: %s", strings.TrimSpace(string(body)))
+	}
+	return nil
+}
+
 // do sends a request and decodes the JSON answer into out, nil to ignore it.
 func (c *Client) do(req *http.Request, out any) (raw json.RawMessage, err error) {
 	resp, err := c.http.Do(req)
