@@ -36,7 +36,7 @@ deps: ## Install the Debian packages that are missing (as root), or name them
 
 .PHONY: build
 build: ## Build the programs into bin/
-	go build -trimpath -o bin/ ./gateway/cmd/... ./worker/cmd/... ./deploy/vidforge/...
+	go build -o bin/ ./gateway/cmd/... ./worker/cmd/... ./deploy/vidforge/...
 
 .PHONY: demo
 demo: ## Render a video through MCP; FILE=video renders that one
