@@ -17,7 +17,6 @@ import (
 
 	"github.com/vidforge/vidforge/gateway/internal/farmtest"
 	"github.com/vidforge/vidforge/pkg/apikey"
-	"github.com/vidforge/vidforge/pkg/farm"
 	"github.com/vidforge/vidforge/pkg/render"
 )
 
@@ -332,4 +331,21 @@ func (b *bench) task(caps string, id render.ID) map[string]any {
 	return object(b, a.Result)
 }
 
-var _ = farm.Progress{}
+// waitWatched waits until the farm has n watchers.
+func (b *bench) waitWatched(n int) {
+	b.Helper()
+	if err := b.farm.WaitWatched(b.Context(), n); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func newRecorder() *httptest.ResponseRecorder { return httptest.NewRecorder() }
+
+func mustRequest(t testing.TB, path string) *http.Request {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}

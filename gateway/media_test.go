@@ -6,6 +6,7 @@ import (
 	"image"
 	"image/color"
 	"image/png"
+	"math/rand/v2"
 	"testing"
 )
 
@@ -19,6 +20,21 @@ func testPNG(t testing.TB, w, h int) []byte {
 		for y := range h {
 			img.Set(x, y, color.RGBA{R: uint8(x), G: uint8(y), B: uint8(x * y), A: 255}) //nolint:gosec // a pattern
 		}
+	}
+	var b bytes.Buffer
+	if err := png.Encode(&b, img); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// noisePNG is a picture that does not compress.
+func noisePNG(t testing.TB, w, h int) []byte {
+	t.Helper()
+	img := image.NewRGBA(image.Rect(0, 0, w, h))
+	r := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a pattern
+	for i := range img.Pix {
+		img.Pix[i] = uint8(r.Uint32()) | uint8(255*(i%4/3)) //nolint:gosec // the low bits
 	}
 	var b bytes.Buffer
 	if err := png.Encode(&b, img); err != nil {

@@ -88,7 +88,6 @@ func (s *server) mcp() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		req, _ := auth.RequestFrom(r.Context())
 		r = r.WithContext(mcptask.WithPrincipal(r.Context(), req))
-		r.Body = httpapi.PatientBody(w, r, s.cfg.StallTimeout)
 		next.ServeHTTP(w, r)
 	})
 }
@@ -146,7 +145,7 @@ func (s *server) observe(next http.Handler) http.Handler {
 			if p != nil && p != http.ErrAbortHandler { //nolint:errorlint,err113 // as net/http compares it
 				s.cfg.Logger.ErrorContext(ctx, "panic", "request_id", id, "route", route, "panic", p, "stack", string(debug.Stack()))
 				if rec.status == 0 {
-					httpapi.Fail(s.contract, rec, r.WithContext(ctx), fmt.Errorf("panic: %v", p))
+					httpapi.Fail(s.contract, rec, r, fmt.Errorf("panic: %v", p))
 					p = nil
 				}
 			}
@@ -155,7 +154,11 @@ func (s *server) observe(next http.Handler) http.Handler {
 				panic(http.ErrAbortHandler)
 			}
 		}()
-		next.ServeHTTP(rec, r.WithContext(ctx))
+		r = r.WithContext(ctx)
+		if err := withPatience(w, r, s.cfg.StallTimeout); err != nil {
+			s.cfg.Logger.DebugContext(ctx, "request body", "request_id", id, "error", err)
+		}
+		next.ServeHTTP(rec, r)
 	})
 }
 

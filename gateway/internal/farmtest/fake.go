@@ -42,7 +42,10 @@ type Farm struct {
 	// MaxUpload in bytes.
 	MaxUpload int64
 	// Traces of the submissions, oldest first.
-	Traces []render.TraceContext
+	Traces    []render.TraceContext
+	watching  int
+	opensLeft int
+	openErr   error
 	// Minted counts stored input requests.
 	Minted int
 }
@@ -61,6 +64,13 @@ func (f *Farm) Fail(method string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.fail[method] = err
+}
+
+// FailOpenAfter lets objects be opened n times more, and then fail.
+func (f *Farm) FailOpenAfter(n int, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.opensLeft, f.openErr = n, err
 }
 
 func (f *Farm) forced(method string) error {
@@ -269,9 +279,26 @@ func (f *Farm) Get(_ context.Context, tenant render.Tenant, id render.ID) (*farm
 	return f.viewLocked(rec), nil
 }
 
+// WaitWatched waits until n calls of Watch have shown the present view.
+func (f *Farm) WaitWatched(ctx context.Context, n int) error {
+	for {
+		f.mu.Lock()
+		changed, watching := f.changed, f.watching
+		f.mu.Unlock()
+		if watching >= n {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
 // Watch implements the facade.
 func (f *Farm) Watch(ctx context.Context, tenant render.Tenant, id render.ID, fn func(*farm.View) error) error {
-	for {
+	for first := true; ; first = false {
 		f.mu.Lock()
 		changed := f.changed
 		f.mu.Unlock()
@@ -284,6 +311,12 @@ func (f *Farm) Watch(ctx context.Context, tenant render.Tenant, id render.ID, fn
 		}
 		if v.Record.State.Terminal() {
 			return nil
+		}
+		if first {
+			f.mu.Lock()
+			f.watching++
+			f.bumpLocked()
+			f.mu.Unlock()
 		}
 		select {
 		case <-changed:
@@ -351,6 +384,9 @@ func (f *Farm) content(tenant render.Tenant, id render.ID, pick func(*render.Rec
 		}
 		f.mu.Lock()
 		defer f.mu.Unlock()
+		if f.opensLeft--; f.openErr != nil && f.opensLeft < 0 {
+			return nil, f.openErr
+		}
 		b := f.objects[o.Key][offset:]
 		if length > 0 {
 			b = b[:min(length, int64(len(b)))]

@@ -45,7 +45,7 @@ type Config struct {
 	Contract *contract.Service
 	// Auth answers requests without a credential or scope. Required.
 	Auth *auth.Authenticator
-	// Stall is how long a body or an answer may stand still. Defaults to 60 s.
+	// Stall is how long an answer may stand still. Defaults to 60 s.
 	Stall time.Duration
 	// CSRFKey signs the approval form, the same on every replica. Required.
 	CSRFKey []byte
@@ -248,7 +248,7 @@ func (a *API) upload(w http.ResponseWriter, r *http.Request) error {
 	}
 	rec, err := a.cfg.Farm.Upload(r.Context(), req.Tenant, farm.Upload{
 		Name: r.URL.Query().Get("name"), MIMEType: mimeType(r), Size: r.ContentLength, SHA256: sum,
-		Body: PatientBody(w, r, a.cfg.Stall), Trace: contract.TraceOf(r.Context()),
+		Body: r.Body, Trace: contract.TraceOf(r.Context()),
 	})
 	if err != nil {
 		return fmt.Errorf("upload: %w", err)

@@ -14,41 +14,8 @@ import (
 	"github.com/vidforge/vidforge/pkg/farm"
 )
 
-// PatientBody lets a request's body take as long as it needs while bytes flow,
-// and breaks off one that stands still for longer than stall.
-func PatientBody(w http.ResponseWriter, r *http.Request, stall time.Duration) io.ReadCloser {
-	return &patientReader{r.Body, http.NewResponseController(w), stall}
-}
-
-type patientReader struct {
-	io.ReadCloser
-	rc    *http.ResponseController
-	stall time.Duration
-}
-
-func (p *patientReader) Read(b []byte) (int, error) {
-	if err := p.deadline(time.Now().Add(p.stall)); err != nil {
-		return 0, err
-	}
-	n, err := p.ReadCloser.Read(b)
-	if err != nil {
-		// Whatever follows the body is not on this clock: the server goes on
-		// reading the connection to notice that the client left.
-		if derr := p.deadline(time.Time{}); derr != nil {
-			return n, errors.Join(err, derr)
-		}
-	}
-	return n, err //nolint:wrapcheck // this is the reader
-}
-
-func (p *patientReader) deadline(t time.Time) error {
-	if err := p.rc.SetReadDeadline(t); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return fmt.Errorf("set read deadline: %w", err)
-	}
-	return nil
-}
-
-// patientWriter does the same for an answer.
+// patientWriter lets an answer take as long as it needs while bytes flow, and
+// breaks off one whose reader stands still.
 type patientWriter struct {
 	http.ResponseWriter
 	rc    *http.ResponseController
