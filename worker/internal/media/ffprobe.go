@@ -60,7 +60,7 @@ type infoSideData struct {
 }
 
 type infoFrame struct {
-	MediaType      string         `json:"media_type"`
+	StreamIndex    int            `json:"stream_index"`
 	Width          int            `json:"width"`
 	Height         int            `json:"height"`
 	PixFmt         string         `json:"pix_fmt"`
@@ -228,7 +228,8 @@ func hdrOf(transfer string) string {
 // nearest.
 func rotation(side []infoSideData) int {
 	for _, d := range side {
-		if d.Type == "Display Matrix" && !math.IsNaN(d.Rotation) && math.Abs(d.Rotation) < 1e6 {
+		matrix := d.Type == "Display Matrix" || d.Type == "3x3 displaymatrix" // of a stream, of a frame
+		if matrix && !math.IsNaN(d.Rotation) && math.Abs(d.Rotation) < 1e6 {
 			quarters := int(math.Round(-d.Rotation / 90))
 			return ((quarters%4 + 4) % 4) * 90
 		}

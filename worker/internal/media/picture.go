@@ -96,7 +96,7 @@ func shownPicture(ctx context.Context, t *ffmpeg.Tools, dir, path, kind string) 
 		return 0, 0, tooLarge("The picture has %d×%d pixels; the farm takes up to %d million pixels.", c.Width, c.Height, maxPicturePixels/1_000_000)
 	}
 	i, err := look(ctx, t, dir, pictureInput(path, kind), "-show_frames", "-read_intervals", "%+#1",
-		"-show_entries", "frame=media_type,width,height:frame_side_data=side_data_type,rotation")
+		"-show_entries", "frame=stream_index,width,height:frame_side_data=side_data_type,rotation")
 	var u *unfit
 	if err != nil && !errors.As(err, &u) {
 		return 0, 0, err

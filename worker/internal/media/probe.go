@@ -80,7 +80,8 @@ func probe(ctx context.Context, t *ffmpeg.Tools, dir, path string, f *render.Fac
 		return workerFault("read the source", err)
 	}
 
-	i, err := look(ctx, t, dir, ffmpeg.Input{Path: path}, "-show_format", "-show_streams")
+	i, err := look(ctx, t, dir, ffmpeg.Input{Path: path}, "-show_format", "-show_streams", "-show_frames",
+		"-show_entries", frameEntries, "-read_intervals", "%+#32")
 	if err != nil {
 		return err
 	}
@@ -98,7 +99,7 @@ func probe(ctx context.Context, t *ffmpeg.Tools, dir, path string, f *render.Fac
 	if err := chooseVideo(f); err != nil {
 		return err
 	}
-	if err := decodeSome(ctx, t, dir, path, f); err != nil {
+	if err := decodeSome(ctx, t, dir, path, i, f); err != nil {
 		return err
 	}
 	return indexPackets(ctx, t, dir, path, i, f)
@@ -162,28 +163,37 @@ func chooseVideo(f *render.Facts) error {
 	return nil
 }
 
-// sampleFrames decodes the first packets of a stream, more of them if the
-// first few gave nothing (a recording that begins between two keyframes).
-func sampleFrames(ctx context.Context, t *ffmpeg.Tools, dir, path string, index int) ([]infoFrame, error) {
-	for _, packets := range []string{"12", "400"} {
-		i, err := look(ctx, t, dir, ffmpeg.Input{Path: path},
-			"-select_streams", strconv.Itoa(index), "-read_intervals", "%+#"+packets, "-show_frames",
-			"-show_entries", "frame=media_type,width,height,pix_fmt,interlaced_frame,color_range,color_space,color_transfer,color_primaries")
-		if err != nil {
-			return nil, err
+// frameEntries are what is asked of decoded frames.
+const frameEntries = "frame=stream_index,width,height,pix_fmt,interlaced_frame,color_range,color_space,color_transfer,color_primaries"
+
+// sampleFrames returns decoded frames of a stream: those of the first look, or
+// of a longer one if it had none (a recording that begins between two
+// keyframes, a stream that begins late).
+func sampleFrames(ctx context.Context, t *ffmpeg.Tools, dir, path string, i *info, index int) ([]infoFrame, error) {
+	of := func(i *info) (frames []infoFrame) {
+		for _, f := range i.Frames {
+			if f.StreamIndex == index {
+				frames = append(frames, f)
+			}
 		}
-		if len(i.Frames) > 0 {
-			return i.Frames, nil
-		}
+		return frames
 	}
-	return nil, nil
+	if frames := of(i); len(frames) > 0 {
+		return frames, nil
+	}
+	i, err := look(ctx, t, dir, ffmpeg.Input{Path: path},
+		"-select_streams", strconv.Itoa(index), "-read_intervals", "%+#400", "-show_frames", "-show_entries", frameEntries)
+	if err != nil {
+		return nil, err
+	}
+	return of(i), nil
 }
 
 // decodeSome proves that picture and sound can be decoded: the video must, and
 // of the audio streams the first default one that can is taken.
-func decodeSome(ctx context.Context, t *ffmpeg.Tools, dir, path string, f *render.Facts) error {
+func decodeSome(ctx context.Context, t *ffmpeg.Tools, dir, path string, i *info, f *render.Facts) error {
 	v := f.VideoStream()
-	frames, err := sampleFrames(ctx, t, dir, path, v.Index)
+	frames, err := sampleFrames(ctx, t, dir, path, i, v.Index)
 	if err != nil {
 		return err
 	}
@@ -210,7 +220,7 @@ func decodeSome(ctx context.Context, t *ffmpeg.Tools, dir, path string, f *rende
 		}
 	}
 	for _, n := range append(defaults, others...) {
-		frames, err := sampleFrames(ctx, t, dir, path, f.Streams[n].Index)
+		frames, err := sampleFrames(ctx, t, dir, path, i, f.Streams[n].Index)
 		var u *unfit
 		if err != nil && !errors.As(err, &u) {
 			return err
