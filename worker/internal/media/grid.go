@@ -210,25 +210,22 @@ func pickRate(x *packetIndex, timeBase, r render.Rational) (rate render.Rational
 	avg := float64(x.count-1) / (float64(x.last-x.first) * tb)
 	nominal := 1 / (float64(median) * tb)
 	if !r.IsZero() {
-		variable = x.irregular(1 / (r.Float() * tb))
-		if near(r.Float(), avg, 0.002) || near(r.Float(), nominal, 0.02) {
-			return lower(r), variable
+		frame := 1 / (r.Float() * tb) // ticks
+		off := math.Abs(float64(median) - frame)
+		if near(r.Float(), avg, 0.002) || off < 0.02*frame || off < 1 && frame > 8 {
+			return lower(r), x.irregular(frame)
 		}
 	}
-	// The container's own word is of no use.
-	variable = true
-	if near(nominal, avg, 0.5) {
-		nominal = (nominal + avg) / 2
-	}
-	for _, std := range []render.Rational{
-		{Num: 12, Den: 1}, {Num: 15, Den: 1}, {Num: 24, Den: 1}, {Num: 25, Den: 1}, {Num: 30, Den: 1},
-		{Num: 48, Den: 1}, {Num: 50, Den: 1}, {Num: 60, Den: 1}, {Num: 120, Den: 1},
-	} {
-		if near(std.Float(), nominal, 0.03) {
-			return std, x.irregular(1 / (std.Float() * tb))
+	// The container's own word is of no use: take what is usual near the
+	// nominal rate, else its whole number.
+	best := render.Rational{Num: int64(max(1, math.Round(min(nominal, 60)))), Den: 1}
+	distance := 0.06
+	for _, n := range []int64{12, 15, 24, 25, 30, 48, 50, 60, 120} {
+		if d := math.Abs(float64(n)/nominal - 1); d < distance {
+			best, distance = render.Rational{Num: n, Den: 1}, d
 		}
 	}
-	return render.Rational{Num: int64(max(1, math.Round(min(nominal, 60)))), Den: 1}, variable
+	return best, x.irregular(1 / (best.Float() * tb))
 }
 
 func near(a, b, part float64) bool { return math.Abs(a/b-1) < part }

@@ -90,3 +90,12 @@ func renderAll(ctx context.Context, j Job) (Made, render.Output, error) {
 	}
 	return Assemble(ctx, j, segments, audio)
 }
+
+func mkdir(t *testing.T, parts ...string) string {
+	t.Helper()
+	dir := filepath.Join(parts...)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}

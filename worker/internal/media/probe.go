@@ -45,6 +45,11 @@ func tooLarge(format string, args ...any) *unfit {
 	return &unfit{code: render.CodeSourceTooLarge, reason: fmt.Sprintf(format, args...)}
 }
 
+var (
+	errNoIndex    = unsupported("The file is cut off: its index is missing. Upload it again, whole.")
+	errUnreadable = unsupported("The file is damaged, or not a video in a container that the farm reads (mp4, mov, 3gp, mkv, webm, avi, ts, mpg, flv).")
+)
+
 // Probe looks at an uploaded file: container and streams, every packet's
 // timestamp, and a few frames really decoded. dir is the job's directory. A
 // file that cannot be rendered is no error: Renderable is false, and Code and
@@ -82,6 +87,9 @@ func probe(ctx context.Context, t *ffmpeg.Tools, dir, path string, f *render.Fac
 
 	i, err := look(ctx, t, dir, ffmpeg.Input{Path: path}, "-show_format", "-show_streams", "-show_frames",
 		"-show_entries", frameEntries, "-read_intervals", "%+#32")
+	if errors.Is(err, errNoIndex) && !looksISO(head) {
+		err = errUnreadable // text named .mp4 has no index either
+	}
 	if err != nil {
 		return err
 	}
@@ -134,11 +142,25 @@ func lookFailed(outer, own context.Context, res ffmpeg.Result, err error) error 
 	switch {
 	case strings.Contains(text, "not on whitelist") || strings.Contains(text, "not on format whitelist"):
 		return unsupported("The file is not in a container that the farm reads (mp4, mov, 3gp, mkv, webm, avi, ts, mpg, flv).")
+	case strings.Contains(text, "Picture size"): // -max_pixels
+		return tooLarge("The picture is too large; the farm takes up to %d million pixels.", ffmpeg.MaxPixels/1_000_000)
 	case strings.Contains(text, "moov atom not found"):
-		return unsupported("The file is cut off: its index is missing. Upload it again, whole.")
+		return errNoIndex
 	default:
-		return unsupported("The file is damaged, or not a video in a container that the farm reads (mp4, mov, 3gp, mkv, webm, avi, ts, mpg, flv).")
+		return errUnreadable
 	}
+}
+
+// looksISO reports whether a file begins as an mp4, mov or 3gp does.
+func looksISO(head []byte) bool {
+	if len(head) < 8 {
+		return false
+	}
+	switch string(head[4:8]) {
+	case "ftyp", "moov", "mdat", "free", "skip", "wide", "pnot", "styp":
+		return true
+	}
+	return false
 }
 
 // chooseVideo picks the video stream: the first default one, else the first.

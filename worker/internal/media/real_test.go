@@ -52,6 +52,9 @@ func TestRealFiles(t *testing.T) {
 			if d := out.Duration.Seconds(); math.Abs(d-c.seconds) > 1/c.rate.Float() {
 				t.Errorf("output lasts %.3f s, want %.3f s", d, c.seconds)
 			}
+			if c.frames > 3 && c.name != "rabbit320.mp4" {
+				return
+			}
 			preview, err := Preview(t.Context(), j)
 			if err != nil {
 				t.Fatalf("preview: %v", err)

@@ -72,16 +72,19 @@ func encodeAll(t *testing.T, j Job) (segments []string, audio string) {
 	return segments, audio
 }
 
-// TestSegmentsEqualOnePass renders awkward sources in one piece and in three,
-// with and without seeking, and expects the same frames at the same times.
-func TestSegmentsEqualOnePass(t *testing.T) {
+// TestAwkwardSources probes sources and renders them in one piece, losslessly;
+// some of them again in three, and expects the same frames at the same times.
+func TestAwkwardSources(t *testing.T) {
 	t.Parallel()
 	tools := tools(t)
-	for _, r := range recipes() {
-		t.Run(r.name, func(t *testing.T) {
+	for _, a := range awkwardSources() {
+		t.Run(a.name, func(t *testing.T) {
 			t.Parallel()
-			path := r.make(t, tools, t.TempDir())
+			path := a.make(t, tools, t.TempDir())
 			one := small(newJob(t, tools, path, draft(), render.Policy{}), 4)
+			if f := one.Facts; f.GridRate != a.rate || f.GridFrames != a.frames || f.VideoStream().VariableFrameRate != a.variable || a.check != nil && !a.check(f) {
+				t.Errorf("facts %+v", f)
+			}
 			segments, audio := encodeAll(t, one)
 			m, _, err := Assemble(t.Context(), one, segments, audio)
 			if err != nil {
@@ -91,14 +94,7 @@ func TestSegmentsEqualOnePass(t *testing.T) {
 			if int64(len(want)) != one.Plan.Frames {
 				t.Fatalf("%d frames, planned were %d", len(want), one.Plan.Frames)
 			}
-			if one.Facts.WholeOnly || one.Plan.Frames < 3 {
-				return
-			}
-			seeks := []float64{0.9}
-			if r.unseeked {
-				seeks = []float64{0.9, -1}
-			}
-			for _, seek := range seeks {
+			for _, seek := range a.seeks {
 				three := one
 				three.Dir = t.TempDir()
 				three.Plan.Segments = nil

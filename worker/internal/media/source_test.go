@@ -5,7 +5,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/vidforge/vidforge/pkg/render"
 	"github.com/vidforge/vidforge/worker/internal/ffmpeg"
 )
 
@@ -24,8 +26,6 @@ type recipe struct {
 	options [][]string
 	args    string // split at spaces
 	file    string
-	// unseeked asks for the comparison without seeking, too.
-	unseeked bool
 }
 
 const x264 = "-c:v libx264 -preset ultrafast -pix_fmt yuv420p "
@@ -80,27 +80,74 @@ func rotateMP4(t *testing.T, path string, degrees int) {
 	}
 }
 
-// recipes are the awkward sources. Those without sound say so in their name.
-func recipes() []recipe {
-	both := []string{picture, tone}
-	video := []string{picture}
-	return []recipe{
-		{name: "plain", inputs: both, args: x264 + "-g 12 -c:a aac", file: "plain.mp4"},
-		{name: "variable rate", inputs: both, args: "-vf select='lt(mod(n\\,11)\\,5)+eq(mod(n\\,11)\\,8)' -fps_mode vfr " + x264 + "-g 12 -c:a aac", file: "vfr.mp4"},
-		{name: "screen recording, mute", inputs: []string{"testsrc2=size=160x120:rate=60:duration=2"}, args: "-vf select='lt(mod(n\\,40)\\,20)' -fps_mode vfr -video_track_timescale 60000 " + x264 + "-g 12", file: "screen.mp4"},
-		{name: "long last frame, mute", inputs: []string{"testsrc2=size=160x120:rate=1/2:duration=6"}, args: x264 + "-video_track_timescale 1000", file: "slides.mp4"},
-		{name: "late sound", inputs: both, options: [][]string{nil, {"-itsoffset", "0.73"}}, args: x264 + "-c:a aac", file: "latesound.mp4"},
-		{name: "late picture", inputs: both, options: [][]string{{"-itsoffset", "0.73"}}, args: x264 + "-g 12 -c:a aac", file: "latepicture.mkv", unseeked: true},
-		{name: "transport stream with start time and open GOPs", inputs: both, args: x264 + "-x264-params open-gop=1:keyint=12:bframes=3:b-adapt=0:scenecut=0 -c:a mp2 -output_ts_offset 1000 -f mpegts", file: "start.ts"},
-		{name: "pictures between two frames of the grid", inputs: both, options: [][]string{{"-itsoffset", "0.02"}}, args: x264 + "-g 12 -c:a flac", file: "between.mkv"},
-		{name: "odd size, mute", inputs: []string{"testsrc2=size=161x121:rate=30000/1001:duration=1"}, args: "-c:v libx264 -preset ultrafast -pix_fmt yuv444p", file: "odd.mkv"},
-		{name: "non-square pixels, mute", inputs: video, args: "-vf setsar=16/11 " + x264, file: "sar.mp4"},
-		{name: "full range, mute", inputs: video, args: "-vf scale=out_range=pc -c:v libx264 -preset ultrafast -pix_fmt yuvj420p -color_range pc", file: "full.mp4"},
-		{name: "ten bits, mute", inputs: video, args: "-c:v libx264 -preset ultrafast -pix_fmt yuv420p10le -g 12", file: "ten.mkv"},
-		{name: "hlg, mute", inputs: []string{"testsrc2=size=160x120:rate=25:duration=1"}, args: "-c:v libx264 -preset ultrafast -pix_fmt yuv420p10le -color_primaries bt2020 -color_trc arib-std-b67 -colorspace bt2020nc -color_range tv", file: "hlg.mp4"},
-		{name: "interlaced, mute", inputs: []string{"testsrc2=size=160x120:rate=50:duration=2"}, args: "-vf tinterlace=interleave_top -c:v mpeg2video -flags +ildct+ilme -top 1 -f mpegts", file: "interlaced.ts"},
-		{name: "avi without presentation times, mute", inputs: video, args: "-c:v mpeg4 -bf 2 -g 12", file: "old.avi"},
-		{name: "surround", inputs: []string{picture, "aevalsrc=sin(440*2*PI*t)|0.1|0.1|0.1|sin(220*2*PI*t)|0.1:c=5.1(side):s=48000:d=2"}, args: x264 + "-c:a ac3", file: "surround.mkv"},
-		{name: "one frame, mute", inputs: []string{"testsrc2=size=160x120:rate=25:duration=0.04"}, args: x264, file: "one.mp4"},
+// awkward is a source that is easily rendered wrong, and what the probe must
+// find.
+type awkward struct {
+	recipe
+
+	rate     render.Rational
+	frames   int64
+	variable bool
+	check    func(*render.Facts) bool
+	// seeks are how many seconds before its first frame a segment's input
+	// begins, negative for the source's start: one comparison with the single
+	// pass for each.
+	seeks []float64
+}
+
+// awkwardSources are mute where their name says so.
+func awkwardSources() []awkward {
+	both, video := []string{picture, tone}, []string{picture}
+	whole := func(n int64) render.Rational { return render.Rational{Num: n, Den: 1} }
+	seek := []float64{0.9}
+	return []awkward{
+		{recipe{name: "plain", inputs: both, args: x264 + "-g 12 -c:a aac", file: "plain.mp4"},
+			whole(25), 50, false, func(f *render.Facts) bool { return f.AudioStream().SampleRate == 44100 && f.Kind == "video" }, nil},
+		{recipe{name: "variable rate", inputs: both, args: "-vf select='lt(mod(n\\,11)\\,5)+eq(mod(n\\,11)\\,8)' -fps_mode vfr " + x264 + "-g 12 -c:a aac", file: "vfr.mp4"},
+			whole(25), 50, true, nil, seek},
+		// 20 frames of 60 a second, a hole, and again.
+		{recipe{name: "screen recording, mute", inputs: []string{"testsrc2=size=160x120:rate=60:duration=2"}, args: "-vf select='lt(mod(n\\,40)\\,20)' -fps_mode vfr -video_track_timescale 60000 " + x264 + "-g 12", file: "screen.mp4"},
+			whole(60), 100, true, func(f *render.Facts) bool { return f.AudioStream() == nil }, nil},
+		{recipe{name: "long last frame, mute", inputs: []string{"testsrc2=size=160x120:rate=1/2:duration=6"}, args: x264 + "-video_track_timescale 1000", file: "slides.mp4"},
+			render.Rational{Num: 1, Den: 2}, 3, false, func(f *render.Facts) bool { return f.Duration == 6*time.Second }, nil},
+		{recipe{name: "late sound", inputs: both, options: [][]string{nil, {"-itsoffset", "0.73"}}, args: x264 + "-c:a aac", file: "latesound.mp4"},
+			whole(25), 50, false, func(f *render.Facts) bool { return f.StartTicks == 0 && f.Start.Num == 0 }, nil},
+		// The first picture waits for 0.73 s, and for the sound's priming.
+		{recipe{name: "late picture", inputs: both, options: [][]string{{"-itsoffset", "0.73"}}, args: x264 + "-g 12 -c:a aac", file: "latepicture.mkv"},
+			whole(25), 69, false, nil, []float64{-1, 0.9}},
+		{recipe{name: "transport stream with start time and open GOPs", inputs: both, args: x264 + "-x264-params open-gop=1:keyint=12:bframes=3:b-adapt=0:scenecut=0 -c:a mp2 -output_ts_offset 1000 -f mpegts", file: "start.ts"},
+			whole(25), 50, false, func(f *render.Facts) bool { return f.Start.Float() > 1000 }, seek},
+		{recipe{name: "pictures between two frames of the grid", inputs: both, options: [][]string{{"-itsoffset", "0.02"}}, args: x264 + "-g 12 -c:a flac", file: "between.mkv"},
+			whole(25), 51, false, nil, seek},
+		{recipe{name: "odd size, mute", inputs: []string{"testsrc=size=161x121:rate=30000/1001:duration=1"}, args: "-c:v libx264 -preset ultrafast -pix_fmt yuv444p", file: "odd.mkv"},
+			render.Rational{Num: 30000, Den: 1001}, 30, false, func(f *render.Facts) bool { return f.VideoStream().Width == 161 }, nil},
+		{recipe{name: "non-square pixels, mute", inputs: video, args: "-vf setsar=16/11 " + x264, file: "sar.mp4"},
+			whole(25), 50, false, func(f *render.Facts) bool { return f.VideoStream().PixelAspect == render.Rational{Num: 16, Den: 11} }, nil},
+		{recipe{name: "full range, mute", inputs: video, args: "-vf scale=out_range=pc -c:v libx264 -preset ultrafast -pix_fmt yuvj420p -color_range pc", file: "full.mp4"},
+			whole(25), 50, false, func(f *render.Facts) bool { return f.VideoStream().ColorRange == "pc" }, nil},
+		{recipe{name: "ten bits, mute", inputs: video, args: "-c:v libx264 -preset ultrafast -pix_fmt yuv420p10le -g 12", file: "ten.mkv"},
+			whole(25), 50, false, func(f *render.Facts) bool { return f.VideoStream().BitDepth == 10 }, nil},
+		{recipe{name: "hlg, mute", inputs: []string{"testsrc2=size=160x120:rate=25:duration=1"}, args: "-c:v libx264 -preset ultrafast -pix_fmt yuv420p10le -color_primaries bt2020 -color_trc arib-std-b67 -colorspace bt2020nc -color_range tv", file: "hlg.mp4"},
+			whole(25), 25, false, func(f *render.Facts) bool { return f.VideoStream().HDR == "hlg" }, nil},
+		{recipe{name: "interlaced, mute", inputs: []string{"testsrc2=size=160x120:rate=50:duration=2"}, args: "-vf tinterlace=interleave_top -c:v mpeg2video -flags +ildct+ilme -top 1 -f mpegts", file: "interlaced.ts"},
+			whole(25), 50, false, func(f *render.Facts) bool { return f.VideoStream().Interlaced }, seek},
+		{recipe{name: "avi without presentation times, mute", inputs: video, args: "-c:v mpeg4 -bf 2 -g 12", file: "old.avi"},
+			whole(25), 50, false, func(f *render.Facts) bool { return f.WholeOnly }, nil},
+		{recipe{name: "surround", inputs: []string{picture, "aevalsrc=sin(440*2*PI*t)|0.1|0.1|0.1|sin(220*2*PI*t)|0.1:c=5.1(side):s=48000:d=2"}, args: x264 + "-c:a ac3", file: "surround.mkv"},
+			whole(25), 50, false, func(f *render.Facts) bool { return f.AudioStream().Channels == 6 }, nil},
+		{recipe{name: "one frame, mute", inputs: []string{"testsrc2=size=160x120:rate=25:duration=0.04"}, args: x264, file: "one.mp4"},
+			whole(25), 1, false, nil, nil},
 	}
+}
+
+// awkwardSource is one of them by its name.
+func awkwardSource(t *testing.T, name string) awkward {
+	t.Helper()
+	for _, a := range awkwardSources() {
+		if a.name == name {
+			return a
+		}
+	}
+	t.Fatalf("no source %q", name)
+	return awkward{}
 }
