@@ -25,6 +25,8 @@ type agent struct {
 	t   *testing.T
 	// tasks and forms are what its requests declare.
 	tasks, forms bool
+	// traceparent goes into the _meta of every request.
+	traceparent string
 }
 
 // startGateway runs a gateway in this process until the test ends or stop is
@@ -79,6 +81,9 @@ func (a *agent) ask(method string, params map[string]any) answer {
 		"io.modelcontextprotocol/protocolVersion":    "2026-07-28",
 		"io.modelcontextprotocol/clientInfo":         map[string]any{"name": "e2e", "version": "1"},
 		"io.modelcontextprotocol/clientCapabilities": capabilities,
+	}
+	if a.traceparent != "" {
+		params["_meta"].(map[string]any)["traceparent"] = a.traceparent
 	}
 	body, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
 	if err != nil {

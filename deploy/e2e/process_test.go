@@ -23,6 +23,7 @@ import (
 	"github.com/vidforge/vidforge/pkg/farm"
 	"github.com/vidforge/vidforge/pkg/progress"
 	"github.com/vidforge/vidforge/pkg/render"
+	"github.com/vidforge/vidforge/pkg/telemetry"
 	"github.com/vidforge/vidforge/worker"
 )
 
@@ -49,9 +50,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func play(config string) error {
+func play(config string) (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
+	flush, err := telemetry.Setup(ctx, "vidforge-e2e", "test")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, flush(context.WithoutCancel(ctx))) }()
 	var r role
 	if err := json.Unmarshal([]byte(config), &r); err != nil {
 		return fmt.Errorf("read the role: %w", err)

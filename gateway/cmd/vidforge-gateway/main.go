@@ -11,15 +11,20 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"syscall"
+	"time"
 
 	"github.com/vidforge/vidforge/gateway"
 	"github.com/vidforge/vidforge/pkg/settings"
+	"github.com/vidforge/vidforge/pkg/telemetry"
 )
 
 // gcPercent trades memory for speed: the JSON decoder of the MCP SDK allocates
 // 32 KiB a call, which at the default of 100 is three quarters of all work.
 // GOGC and GOMEMLIMIT are obeyed when they are set.
 const gcPercent = 400
+
+// flushTimeout bounds how long the last spans may take on their way.
+const flushTimeout = 5 * time.Second
 
 func main() { os.Exit(run(os.Args[1:])) }
 
@@ -45,7 +50,15 @@ func run(args []string) int {
 		debug.SetGCPercent(gcPercent)
 	}
 	c.Logger = slog.New(slog.NewJSONHandler(os.Stderr, nil))
-	if err := gateway.Run(ctx, c); err != nil {
+	shutdown, err := telemetry.Setup(ctx, "vidforge-gateway", c.Version)
+	if err != nil {
+		c.Logger.Error("telemetry", "error", err)
+		return 1
+	}
+	err = gateway.Run(ctx, c)
+	flush, cancel := context.WithTimeout(context.Background(), flushTimeout)
+	defer cancel()
+	if err := errors.Join(err, shutdown(flush)); err != nil {
 		c.Logger.Error("gateway failed", "error", err)
 		return 1
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/vidforge/vidforge/pkg/farm"
 	"github.com/vidforge/vidforge/pkg/mcptask"
 	"github.com/vidforge/vidforge/pkg/render"
+	"github.com/vidforge/vidforge/pkg/telemetry"
 )
 
 // maxNote is the longest note of a decision in characters.
@@ -27,7 +28,7 @@ func (s *Service) renderTool(ctx context.Context, c mcptask.Caller, req *mcp.Cal
 		if err != nil {
 			return nil, nil, err
 		}
-		v, _, err := s.cfg.Farm.Submit(ctx, in.Tenant, farm.Submission{Request: r, Trace: TraceOf(ctx)})
+		v, _, err := s.cfg.Farm.Submit(ctx, in.Tenant, farm.Submission{Request: r, Trace: telemetry.TraceOf(ctx)})
 		if err != nil {
 			return nil, nil, err //nolint:wrapcheck // classified by the farm
 		}

@@ -24,6 +24,7 @@ import (
 	"github.com/vidforge/vidforge/gateway/internal/auth"
 	"github.com/vidforge/vidforge/pkg/mcptask"
 	"github.com/vidforge/vidforge/pkg/render"
+	"github.com/vidforge/vidforge/pkg/telemetry"
 )
 
 // downloadTTL is how long a presigned download lives.
@@ -203,6 +204,9 @@ func (s *Service) run(ctx context.Context, c mcptask.Caller, req *mcp.CallToolRe
 		res, task, err = fn(ctx, in)
 		return err
 	})
+	if id := (failure{record: in.record, id: in.id}).renderID(); id != "" {
+		span.SetAttributes(telemetry.RenderID(string(id)), telemetry.Tenant(in.Tenant.Key()))
+	}
 	if err != nil {
 		e := render.AsError(err)
 		span.SetStatus(codes.Error, string(e.Code))
@@ -268,13 +272,6 @@ func metaCarrier(meta map[string]any) propagation.MapCarrier {
 		}
 	}
 	return c
-}
-
-// TraceOf is the present span as the farm carries it on.
-func TraceOf(ctx context.Context) render.TraceContext {
-	c := propagation.MapCarrier{}
-	propagator().Inject(ctx, c)
-	return render.TraceContext{Traceparent: c["traceparent"], Tracestate: c["tracestate"], Baggage: c["baggage"]}
 }
 
 // envelopeFor makes the envelope of an error. What is the farm's fault is

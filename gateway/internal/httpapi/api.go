@@ -19,6 +19,7 @@ import (
 	"github.com/vidforge/vidforge/pkg/apikey"
 	"github.com/vidforge/vidforge/pkg/farm"
 	"github.com/vidforge/vidforge/pkg/render"
+	"github.com/vidforge/vidforge/pkg/telemetry"
 )
 
 //go:embed openapi.json
@@ -248,7 +249,7 @@ func (a *API) upload(w http.ResponseWriter, r *http.Request) error {
 	}
 	rec, err := a.cfg.Farm.Upload(r.Context(), req.Tenant, farm.Upload{
 		Name: r.URL.Query().Get("name"), MIMEType: mimeType(r), Size: r.ContentLength, SHA256: sum,
-		Body: r.Body, Trace: contract.TraceOf(r.Context()),
+		Body: r.Body, Trace: telemetry.TraceOf(r.Context()),
 	})
 	if err != nil {
 		return fmt.Errorf("upload: %w", err)
