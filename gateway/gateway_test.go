@@ -17,6 +17,7 @@ import (
 
 	"github.com/vidforge/vidforge/gateway/internal/farmtest"
 	"github.com/vidforge/vidforge/pkg/apikey"
+	"github.com/vidforge/vidforge/pkg/farm"
 	"github.com/vidforge/vidforge/pkg/render"
 )
 
@@ -348,4 +349,9 @@ func mustRequest(t testing.TB, path string) *http.Request {
 		t.Fatal(err)
 	}
 	return r
+}
+
+// submission is a plain request for a render.
+func submission(src render.AssetID) farm.Submission {
+	return farm.Submission{Request: render.Request{SourceAssetURI: src.URI(), OutputFormat: "mp4", Resolution: "720p"}}
 }

@@ -39,6 +39,8 @@ type Farm struct {
 	Warnings []string
 	// Presign makes the URL of an object; nil refuses.
 	Presign func(o render.Object) string
+	// OnUpload is called when an upload has reached the farm.
+	OnUpload func()
 	// MaxUpload in bytes.
 	MaxUpload int64
 	// Traces of the submissions, oldest first.
@@ -435,6 +437,9 @@ func (f *Farm) Log(ctx context.Context, tenant render.Tenant, id render.ID) (str
 func (f *Farm) Upload(_ context.Context, tenant render.Tenant, u farm.Upload) (*render.Asset, error) {
 	if err := f.forced("Upload"); err != nil {
 		return nil, err
+	}
+	if f.OnUpload != nil {
+		f.OnUpload()
 	}
 	b, err := io.ReadAll(io.LimitReader(u.Body, f.MaxUpload+1))
 	sum := sha256.Sum256(b)
