@@ -12,12 +12,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vidforge/vidforge/deploy/embedded"
 	"github.com/vidforge/vidforge/deploy/embedded/embeddedtest"
 	"github.com/vidforge/vidforge/pkg/blob"
 	"github.com/vidforge/vidforge/pkg/farm"
 	"github.com/vidforge/vidforge/pkg/ledger"
+	"github.com/vidforge/vidforge/pkg/progress"
 	"github.com/vidforge/vidforge/pkg/render"
 )
 
@@ -103,7 +105,10 @@ func start(t *testing.T, dir string) *embedded.Servers {
 
 func dial(t *testing.T, e farm.Endpoints) *farm.Backends {
 	t.Helper()
-	b, err := farm.Dial(t.Context(), e, farm.DialOptions{Name: t.Name()})
+	b, err := farm.Dial(t.Context(), e, farm.DialOptions{
+		Name:     t.Name(),
+		Progress: progress.Config{Deadline: 10 * time.Second}, // a slow machine is no failure
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +168,7 @@ func TestKilledServersLoseNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(self) //nolint:gosec // this test
+	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), childDir+"="+dir)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()

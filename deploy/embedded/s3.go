@@ -80,9 +80,9 @@ func StartS3(ctx context.Context, o S3Options) (*S3Server, error) {
 func startS3(ctx context.Context, o S3Options) (_ *S3Server, err error) {
 	switch {
 	case !filepath.IsAbs(o.Dir):
-		return nil, errors.New("Dir must be absolute")
+		return nil, errors.New("the directory must be absolute")
 	case o.AccessKey == "" || o.SecretKey == "":
-		return nil, errors.New("AccessKey and SecretKey are required")
+		return nil, errors.New("access and secret key are required")
 	}
 	if !s3Running.CompareAndSwap(false, true) {
 		return nil, errors.New("an S3 runs in this process already")

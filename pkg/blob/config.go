@@ -2,6 +2,7 @@ package blob
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -74,13 +75,13 @@ func (c Config) validate() error {
 	}
 	switch {
 	case c.Bucket == "":
-		return fmt.Errorf("blob: Bucket is required")
+		return errors.New("blob: Bucket is required")
 	case (c.AccessKey == "") != (c.SecretKey == ""):
-		return fmt.Errorf("blob: AccessKey and SecretKey go together")
+		return errors.New("blob: AccessKey and SecretKey go together")
 	case c.PartSize < minPartSize || c.PartSize > maxPartSize:
 		return fmt.Errorf("blob: PartSize must be %d to %d bytes", int64(minPartSize), int64(maxPartSize))
 	case c.Timeout < 0 || c.Backoff < 0 || c.Attempts < 0:
-		return fmt.Errorf("blob: Timeout, Backoff and Attempts must not be negative")
+		return errors.New("blob: Timeout, Backoff and Attempts must not be negative")
 	}
 	return nil
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/vidforge/vidforge/pkg/render"
 )
 
-// tokenHeader is the user metadata that holds an upload's token.
-const tokenHeader = "Vidforge-Put"
+// markHeader is the user metadata that holds an upload's mark.
+const markHeader = "Vidforge-Put"
 
 // settleTime bounds the look at the key after a failure.
 const settleTime = 5 * time.Second
@@ -29,7 +29,7 @@ type upload struct {
 	store *S3
 	key   string
 	o     PutOptions
-	token string
+	mark  string
 
 	body io.Reader
 	hash hash.Hash
@@ -41,7 +41,7 @@ type upload struct {
 
 // Put implements Store.
 func (s *S3) Put(ctx context.Context, key string, body io.Reader, o PutOptions) (render.Object, error) {
-	u := &upload{store: s, key: key, o: o, token: rand.Text(), body: body, hash: sha256.New()}
+	u := &upload{store: s, key: key, o: o, mark: rand.Text(), body: body, hash: sha256.New()}
 	obj, err := u.run(ctx)
 	if err != nil {
 		return render.Object{}, fmt.Errorf("blob: put %s: %w", key, err)
@@ -111,7 +111,7 @@ func (u *upload) fill(buf []byte) (n int, more bool, err error) {
 		m, err = u.body.Read(buf[n:])
 		n += m
 	}
-	if err != nil && err != io.EOF { //nolint:errorlint // a wrapped EOF is a failure
+	if err != nil && err != io.EOF { // a wrapped EOF is a failure
 		return 0, false, fmt.Errorf("read body: %w", err)
 	}
 	u.size += int64(n)
@@ -140,7 +140,7 @@ func (u *upload) verify() (string, error) {
 func (u *upload) options() minio.PutObjectOptions {
 	o := minio.PutObjectOptions{
 		ContentType:          u.o.ContentType,
-		UserMetadata:         map[string]string{tokenHeader: u.token},
+		UserMetadata:         map[string]string{markHeader: u.mark},
 		DisableContentSha256: true, // the hash of the whole part is signed instead
 	}
 	o.SetMatchETagExcept("*")
@@ -220,7 +220,7 @@ func (u *upload) settle(ctx context.Context, sum string, failed error) (render.O
 	}
 	info, err := u.store.head(ctx, u.key)
 	switch {
-	case err == nil && info.UserMetadata[tokenHeader] == u.token && info.Size == u.size:
+	case err == nil && info.UserMetadata[markHeader] == u.mark && info.Size == u.size:
 		return render.Object{Key: u.key, ETag: info.ETag, Size: info.Size, SHA256: sum}, nil
 	case errors.Is(failed, errPrecondition), failed == nil && err == nil: // another's
 		return render.Object{}, ErrExists

@@ -42,8 +42,8 @@ func (r *reader) open(first bool) error {
 		if partial { // SetRange cannot say "the first byte only"
 			o.Set("Range", rangeOf(r.offset, wanted))
 		}
-		w := watch(r.ctx, r.store.cfg.Timeout) // lives as long as the body
-		body, info, header, err := r.store.core.GetObject(w.ctx, r.store.cfg.Bucket, r.key, o)
+		ctx, w := watch(r.ctx, r.store.cfg.Timeout)                                          // not the try's: the body outlives it
+		body, info, header, err := r.store.core.GetObject(ctx, r.store.cfg.Bucket, r.key, o) //nolint:contextcheck // see above
 		if err != nil {
 			w.stop()
 			return w.explain(err)
@@ -137,8 +137,8 @@ func (r *reader) resume(broken error) error {
 	if errors.Is(broken, io.EOF) {
 		broken = io.ErrUnexpectedEOF
 	}
-	if err := r.ctx.Err(); err != nil {
-		return context.Cause(r.ctx)
+	if r.ctx.Err() != nil {
+		return fmt.Errorf("given up: %w", context.Cause(r.ctx))
 	}
 	r.breaks++
 	if r.breaks >= r.store.cfg.Attempts {
@@ -150,7 +150,7 @@ func (r *reader) resume(broken error) error {
 	select {
 	case <-wait.C:
 	case <-r.ctx.Done():
-		return context.Cause(r.ctx)
+		return fmt.Errorf("given up: %w", context.Cause(r.ctx))
 	}
 	return r.open(false)
 }

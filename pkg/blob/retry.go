@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -30,19 +31,19 @@ func (s *S3) do(ctx context.Context, silence time.Duration, f func(context.Conte
 	wait.MaxInterval = 20 * s.cfg.Backoff
 	var last error
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
-		w := watch(ctx, silence)
+		ctx, w := watch(ctx, silence)
 		defer w.stop()
-		last = w.explain(f(w.ctx, w))
+		last = w.explain(f(ctx, w))
 		if last != nil && !passing(last) {
 			return struct{}{}, backoff.Permanent(last)
 		}
 		return struct{}{}, last
-	}, backoff.WithBackOff(wait), backoff.WithMaxTries(uint(s.cfg.Attempts)), backoff.WithMaxElapsedTime(0)) //nolint:gosec // validated
+	}, backoff.WithBackOff(wait), backoff.WithMaxTries(uint(s.cfg.Attempts)), backoff.WithMaxElapsedTime(0))
 	switch {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		return context.Cause(ctx)
+		return fmt.Errorf("given up: %w", context.Cause(ctx))
 	default:
 		return classify(last)
 	}
@@ -53,8 +54,8 @@ func classify(err error) error {
 	if passing(err) {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	var answer minio.ErrorResponse
-	if !errors.As(err, &answer) {
+	answer, ok := errors.AsType[minio.ErrorResponse](err)
+	if !ok {
 		return err
 	}
 	switch {
@@ -72,8 +73,7 @@ func classify(err error) error {
 
 // passing reports whether the same request may succeed later.
 func passing(err error) bool {
-	var answer minio.ErrorResponse
-	if errors.As(err, &answer) {
+	if answer, ok := errors.AsType[minio.ErrorResponse](err); ok {
 		switch answer.StatusCode {
 		case http.StatusRequestTimeout, http.StatusTooManyRequests, http.StatusInternalServerError,
 			http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
@@ -86,10 +86,11 @@ func passing(err error) bool {
 		}
 		return false
 	}
-	var certificate *tls.CertificateVerificationError
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return false
+	}
 	switch {
-	case errors.As(err, &certificate),
-		errors.Is(err, ErrNotFound), errors.Is(err, ErrExists), errors.Is(err, ErrChanged),
+	case errors.Is(err, ErrNotFound), errors.Is(err, ErrExists), errors.Is(err, ErrChanged),
 		errors.Is(err, ErrTooLarge), errors.Is(err, ErrMismatch):
 		return false
 	}
@@ -99,15 +100,21 @@ func passing(err error) bool {
 // watchdog ends a try in which the store is silent. It counts only while the
 // store is expected to do something.
 type watchdog struct {
-	ctx     context.Context
-	cancel  context.CancelCauseFunc
+	cancel  context.CancelFunc
 	timer   *time.Timer
 	silence time.Duration
+	fired   atomic.Bool
 }
 
-func watch(ctx context.Context, silence time.Duration) *watchdog {
-	ctx, cancel := context.WithCancelCause(ctx)
-	return &watchdog{ctx: ctx, cancel: cancel, silence: silence, timer: time.AfterFunc(silence, func() { cancel(errSilent) })}
+// watch begins a try, which ends with the returned context.
+func watch(ctx context.Context, silence time.Duration) (context.Context, *watchdog) {
+	ctx, cancel := context.WithCancel(ctx)
+	w := &watchdog{cancel: cancel, silence: silence}
+	w.timer = time.AfterFunc(silence, func() {
+		w.fired.Store(true)
+		cancel()
+	})
+	return ctx, w
 }
 
 // touch tells that the store did something, or is expected to from now on.
@@ -119,12 +126,12 @@ func (w *watchdog) pause() { w.timer.Stop() }
 // stop ends the try and everything that still runs in it.
 func (w *watchdog) stop() {
 	w.timer.Stop()
-	w.cancel(context.Canceled)
+	w.cancel()
 }
 
 // explain replaces the error that the watchdog caused by what it saw.
 func (w *watchdog) explain(err error) error {
-	if err != nil && errors.Is(context.Cause(w.ctx), errSilent) {
+	if err != nil && w.fired.Load() {
 		return errSilent
 	}
 	return err

@@ -31,7 +31,7 @@ import (
 // multipart uploads alike. Where a server ignores that header two writers of
 // one key both succeed and the later one stays; that the farm's keys end in a
 // random attempt id keeps it from happening. An upload whose answer got lost is
-// told from a taken key by a random token in the object's metadata.
+// told from a taken key by a random mark in the object's metadata.
 type S3 struct {
 	cfg    Config
 	core   *minio.Core
@@ -167,7 +167,7 @@ func (s *S3) Get(ctx context.Context, key string, o GetOptions) (io.ReadCloser, 
 
 // Download implements Store.
 func (s *S3) Download(ctx context.Context, o render.Object, path string) (err error) {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) //nolint:gosec // the caller's own path
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return fmt.Errorf("blob: download %s: %w", o.Key, err)
 	}
@@ -206,8 +206,9 @@ func (s *S3) Stat(ctx context.Context, key string) (render.Object, error) {
 	return render.Object{Key: key, ETag: info.ETag, Size: info.Size}, nil
 }
 
-func (s *S3) head(ctx context.Context, key string) (info minio.ObjectInfo, err error) {
-	err = s.do(ctx, s.cfg.Timeout, func(ctx context.Context, _ *watchdog) error {
+func (s *S3) head(ctx context.Context, key string) (minio.ObjectInfo, error) {
+	var info minio.ObjectInfo
+	err := s.do(ctx, s.cfg.Timeout, func(ctx context.Context, _ *watchdog) (err error) {
 		info, err = s.core.StatObject(ctx, s.cfg.Bucket, key, minio.StatObjectOptions{})
 		return err //nolint:wrapcheck // do wraps
 	})
@@ -303,7 +304,7 @@ func (s *S3) List(ctx context.Context, prefix string) iter.Seq2[Info, error] {
 					}
 					w.touch()
 				}
-				return ctx.Err() //nolint:wrapcheck // do wraps; the iterator ends silently
+				return ctx.Err() // the iterator ends silently
 			})
 			if err != nil && moved && ctx.Err() == nil && errors.Is(err, ErrUnavailable) {
 				continue // it got further: the tries count anew

@@ -17,7 +17,7 @@ import (
 )
 
 // fake is a store that answers by a function.
-type fake func(*http.Request) *http.Response
+type fake func(*http.Request) *reply
 
 func (f fake) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Body != nil {
@@ -25,20 +25,29 @@ func (f fake) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
-	if resp := f(r); resp != nil {
-		resp.Request = r
-		return resp, nil
+	if a := f(r); a != nil {
+		return &http.Response{
+			StatusCode: a.status, Header: a.header, Request: r,
+			Body: io.NopCloser(strings.NewReader(a.body)), ContentLength: int64(len(a.body)),
+		}, nil
 	}
 	<-r.Context().Done() // says nothing
 	return nil, context.Cause(r.Context())
 }
 
-func answer(status int, body string, header ...string) *http.Response {
+// reply is what a fake answers; nil says nothing.
+type reply struct {
+	status int
+	body   string
+	header http.Header
+}
+
+func answer(status int, body string, header ...string) *reply {
 	h := http.Header{"Etag": {`"e"`}, "Last-Modified": {"Mon, 02 Jan 2006 15:04:05 GMT"}, "Content-Length": {strconv.Itoa(len(body))}}
 	for i := 0; i < len(header); i += 2 {
 		h.Set(header[i], header[i+1])
 	}
-	return &http.Response{StatusCode: status, Header: h, Body: io.NopCloser(strings.NewReader(body)), ContentLength: int64(len(body))}
+	return &reply{status, body, h}
 }
 
 func openFake(t *testing.T, f fake, change ...func(*Config)) *S3 {
@@ -58,7 +67,7 @@ func TestWhatIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	const refusal = `<Error><Code>%</Code></Error>`
 	for name, c := range map[string]struct {
-		first *http.Response // nil says nothing
+		first *reply
 		tries int
 		want  error // nil: success
 	}{
@@ -75,27 +84,29 @@ func TestWhatIsTriedAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			puts := 0
-			s := openFake(t, func(r *http.Request) *http.Response {
-				if r.Method != http.MethodPut { // the look at the key afterwards
-					return answer(200, "", "X-Amz-Meta-Vidforge-Put", "another's")
+			synctest.Test(t, func(t *testing.T) {
+				puts := 0
+				s := openFake(t, func(r *http.Request) *reply {
+					if r.Method != http.MethodPut { // the look at the key afterwards
+						return answer(200, "", "X-Amz-Meta-Vidforge-Put", "another's")
+					}
+					if puts++; puts == 1 {
+						return c.first
+					}
+					return answer(200, "")
+				})
+				_, err := s.Put(t.Context(), "key", strings.NewReader("x"), PutOptions{Size: -1})
+				switch {
+				case c.want == nil && err != nil, c.want != nil && err == nil,
+					c.want != nil && c.want != errAny && !errors.Is(err, c.want): //nolint:errorlint // identity of errAny
+					t.Errorf("error %v", err)
+				case errors.Is(err, ErrUnavailable) || errors.Is(err, ErrNotFound):
+					t.Errorf("misleading error %v", err)
 				}
-				if puts++; puts == 1 {
-					return c.first
+				if puts != c.tries {
+					t.Errorf("%d tries, not %d", puts, c.tries)
 				}
-				return answer(200, "")
-			}, func(c *Config) { c.Timeout = 20 * time.Millisecond })
-			_, err := s.Put(t.Context(), "key", strings.NewReader("x"), PutOptions{Size: -1})
-			switch {
-			case c.want == nil && err != nil, c.want != nil && err == nil, //nolint:errorlint // nil checks
-				c.want != nil && c.want != errAny && !errors.Is(err, c.want): //nolint:errorlint // identity of errAny
-				t.Errorf("error %v", err)
-			case errors.Is(err, ErrUnavailable) || errors.Is(err, ErrNotFound):
-				t.Errorf("misleading error %v", err)
-			}
-			if puts != c.tries {
-				t.Errorf("%d tries, not %d", puts, c.tries)
-			}
+			})
 		})
 	}
 }
@@ -109,7 +120,7 @@ func TestErrorInsideSuccess(t *testing.T) {
 	var token string
 	var calls []string
 	completes := 0
-	s := openFake(t, func(r *http.Request) *http.Response {
+	s := openFake(t, func(r *http.Request) *reply {
 		q := r.URL.Query()
 		switch {
 		case r.Method == http.MethodPost && q.Has("uploads"):
@@ -145,20 +156,20 @@ func TestErrorInsideSuccess(t *testing.T) {
 func TestAnswersThatAreNotWhatWasAskedFor(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		answer func() *http.Response
+		answer func() *reply
 		o      GetOptions
 		want   error
 	}{
-		"range ignored":  {func() *http.Response { return answer(200, "0123456789") }, GetOptions{Offset: 2, Length: 3}, ErrMismatch},
-		"other range":    {func() *http.Response { return answer(206, "345", "Content-Range", "bytes 3-5/10") }, GetOptions{Offset: 2, Length: 3}, ErrMismatch},
-		"range is short": {func() *http.Response { return answer(206, "23", "Content-Range", "bytes 2-3/4") }, GetOptions{Offset: 2, Length: 3}, io.ErrUnexpectedEOF},
-		"pin ignored":    {func() *http.Response { return answer(200, "0123456789") }, GetOptions{ETag: "other"}, ErrChanged},
-		"no length":      {func() *http.Response { return answer(200, "0123456789", "Content-Length", "") }, GetOptions{}, errAny},
-		"body is short":  {func() *http.Response { return answer(200, "01234", "Content-Length", "10") }, GetOptions{}, io.ErrUnexpectedEOF},
+		"range ignored":  {func() *reply { return answer(200, "0123456789") }, GetOptions{Offset: 2, Length: 3}, ErrMismatch},
+		"other range":    {func() *reply { return answer(206, "345", "Content-Range", "bytes 3-5/10") }, GetOptions{Offset: 2, Length: 3}, ErrMismatch},
+		"range is short": {func() *reply { return answer(206, "23", "Content-Range", "bytes 2-3/4") }, GetOptions{Offset: 2, Length: 3}, io.ErrUnexpectedEOF},
+		"pin ignored":    {func() *reply { return answer(200, "0123456789") }, GetOptions{ETag: "other"}, ErrChanged},
+		"no length":      {func() *reply { return answer(200, "0123456789", "Content-Length", "") }, GetOptions{}, errAny},
+		"body is short":  {func() *reply { return answer(200, "01234", "Content-Length", "10") }, GetOptions{}, io.ErrUnexpectedEOF},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := openFake(t, func(r *http.Request) *http.Response {
+			s := openFake(t, func(r *http.Request) *reply {
 				if r.Header.Get("Range") == "bytes=5-9" { // the rest of a short body
 					return answer(206, "", "Content-Range", "bytes 5-9/10", "Content-Length", "5")
 				}
@@ -199,7 +210,7 @@ func TestSilence(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				s := openFake(t, func(r *http.Request) *http.Response {
+				s := openFake(t, func(r *http.Request) *reply {
 					if name == "copy" && r.Method == http.MethodHead {
 						return answer(404, "")
 					}

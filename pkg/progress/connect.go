@@ -1,9 +1,11 @@
 package progress
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/url"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -15,6 +17,7 @@ import (
 // ?addr=host:port for each further node it is a cluster; with
 // ?master_name=name the hosts are Sentinels.
 func Connect(rawURL string) (redis.UniversalClient, error) {
+	quiet()
 	u, err := url.Parse(rawURL)
 	if err != nil {
 		return nil, errors.New("progress: the Redis URL is malformed") // err would quote the password
@@ -54,3 +57,13 @@ func Connect(rawURL string) (redis.UniversalClient, error) {
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}), nil
 }
+
+// quiet keeps the client library from writing to standard error on its own, for
+// every failed dial of an outage. What it has to say comes back as errors.
+//
+//nolint:gochecknoglobals // the library's logger is global
+var quiet = sync.OnceFunc(func() { redis.SetLogger(discard{}) })
+
+type discard struct{}
+
+func (discard) Printf(context.Context, string, ...any) {}

@@ -39,6 +39,7 @@ var _ Board = (*Redis)(nil)
 // Open makes a board on a client of Connect. It does not wait for Redis: a farm
 // starts without it.
 func Open(_ context.Context, client redis.UniversalClient, cfg Config) (*Redis, error) {
+	quiet()
 	cfg.Deadline = cmp.Or(cfg.Deadline, 250*time.Millisecond)
 	cfg.TTL = cmp.Or(cfg.TTL, time.Hour)
 	cfg.WorkerTTL = cmp.Or(cfg.WorkerTTL, 30*time.Second)
@@ -57,7 +58,7 @@ func Open(_ context.Context, client redis.UniversalClient, cfg Config) (*Redis, 
 		MaxRequests: 1,
 		Timeout:     cfg.Cooldown,
 		ReadyToTrip: func(c gobreaker.Counts) bool { return int(c.ConsecutiveFailures) >= cfg.Failures },
-		IsExcluded:  func(err error) bool { var gone callerGone; return errors.As(err, &gone) },
+		IsExcluded:  func(err error) bool { _, gone := errors.AsType[callerError](err); return gone },
 		OnStateChange: func(_ string, from, to gobreaker.State) {
 			cfg.Logger.Warn("redis breaker changed: live progress is lost while it is open", "from", from.String(), "to", to.String())
 		},
@@ -76,11 +77,11 @@ func obeysContext(client redis.UniversalClient) bool {
 	}
 }
 
-// callerGone is a call that ended because the caller's own context did, which
+// callerError is a call that ended because the caller's own context did, which
 // says nothing about Redis.
-type callerGone struct{ error }
+type callerError struct{ error }
 
-func (e callerGone) Unwrap() error { return e.error }
+func (e callerError) Unwrap() error { return e.error }
 
 // call runs f within the deadline and behind the breaker.
 func (b *Redis) call(ctx context.Context, what string, f func(context.Context) error) error {
@@ -89,7 +90,7 @@ func (b *Redis) call(ctx context.Context, what string, f func(context.Context) e
 		defer cancel()
 		err := f(limited)
 		if err != nil && ctx.Err() != nil {
-			err = callerGone{err}
+			err = callerError{err}
 		}
 		return struct{}{}, err
 	})
@@ -210,7 +211,7 @@ func (b *Redis) Workers(ctx context.Context) ([]Worker, error) {
 		}
 		// One that beats at this very moment is listed again after its next
 		// beat.
-		return b.client.SRem(ctx, b.workersKey(), gone...).Err() //nolint:wrapcheck // call wraps
+		return b.client.SRem(ctx, b.workersKey(), gone...).Err()
 	})
 	if err != nil {
 		return nil, err
@@ -243,6 +244,6 @@ func (b *Redis) Allow(ctx context.Context, tenant render.Tenant, what string, n 
 // Ping implements Board.
 func (b *Redis) Ping(ctx context.Context) error {
 	return b.call(ctx, "ping", func(ctx context.Context) error {
-		return b.client.Ping(ctx).Err() //nolint:wrapcheck // call wraps
+		return b.client.Ping(ctx).Err()
 	})
 }

@@ -13,9 +13,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/vidforge/vidforge/deploy/embedded"
 	"github.com/vidforge/vidforge/pkg/farm"
+	"github.com/vidforge/vidforge/pkg/progress"
 )
 
 // Farm is one test's share of the servers.
@@ -82,7 +84,10 @@ func leave(t testing.TB) {
 // makes connections of its own to the same data, as another process would.
 func (f Farm) Dial(t testing.TB) *farm.Backends {
 	t.Helper()
-	b, err := farm.Dial(t.Context(), f.Endpoints, farm.DialOptions{Name: t.Name()})
+	b, err := farm.Dial(t.Context(), f.Endpoints, farm.DialOptions{
+		Name:     t.Name(),
+		Progress: progress.Config{Deadline: 10 * time.Second}, // a slow machine is no failure
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -142,5 +142,5 @@ type counter struct {
 func (c counter) Write(b []byte) (int, error) {
 	n, err := c.w.Write(b)
 	c.n.Add(int64(n))
-	return n, err //nolint:wrapcheck // a writer
+	return n, err
 }
