@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -38,7 +39,7 @@ type Config struct {
 	// KeysFile holds the API keys; it is read again when it changes. Empty:
 	// everybody is one local tenant, which only a loopback Listen allows.
 	KeysFile string
-	// Version is shown to clients. Defaults to "dev".
+	// Version is shown to clients. Defaults to that of the build, else "dev".
 	Version string
 
 	// MaxConcurrent unfinished renders of a tenant. Defaults to 16.
@@ -75,7 +76,7 @@ const (
 func (c Config) withDefaults() Config {
 	c.Listen = cmp.Or(c.Listen, "127.0.0.1:8080")
 	c.OpsListen = cmp.Or(c.OpsListen, "127.0.0.1:8081")
-	c.Version = cmp.Or(c.Version, "dev")
+	c.Version = cmp.Or(c.Version, buildVersion())
 	c.StallTimeout = cmp.Or(c.StallTimeout, time.Minute)
 	c.ShutdownTimeout = cmp.Or(c.ShutdownTimeout, 20*time.Second)
 	if c.Ready == nil {
@@ -85,6 +86,15 @@ func (c Config) withDefaults() Config {
 		c.Logger = slog.Default()
 	}
 	return c
+}
+
+// buildVersion is the version that the build knows, without its leading v.
+func buildVersion() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Version == "" || info.Main.Version == "(devel)" {
+		return "dev"
+	}
+	return strings.TrimPrefix(info.Main.Version, "v")
 }
 
 func (c Config) validate() error {

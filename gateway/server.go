@@ -13,7 +13,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
@@ -24,10 +23,8 @@ import (
 	"github.com/vidforge/vidforge/gateway/internal/httpapi"
 	"github.com/vidforge/vidforge/pkg/mcptask"
 	"github.com/vidforge/vidforge/pkg/render"
+	"github.com/vidforge/vidforge/pkg/telemetry"
 )
-
-// tracerName names the tracer of this project.
-const tracerName = "github.com/vidforge/vidforge"
 
 // server is everything behind the two listeners.
 type server struct {
@@ -50,7 +47,7 @@ func newServer(c Config, f facade, secret []byte, bound string) (*server, error)
 	s := &server{cfg: c, farm: f, mux: http.NewServeMux()}
 	limits := f.Limits()
 	s.contract, err = contract.New(contract.Config{
-		Farm: f, Version: c.Version, PublicURL: public.String(), Logger: c.Logger, Tracer: otel.Tracer(tracerName),
+		Farm: f, Version: c.Version, PublicURL: public.String(), Logger: c.Logger, Tracer: telemetry.Tracer(),
 		Limits: contract.Limits{MaxAssetBytes: limits.MaxAssetBytes, MaxConcurrentRenders: limits.MaxConcurrent},
 	})
 	if err != nil {
@@ -125,7 +122,6 @@ var requestIDPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 // observe is around every request: its id, its span, its line in the log, its
 // metric, and what becomes of a panic.
 func (s *server) observe(next http.Handler) http.Handler {
-	propagator := propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
 		_, route := s.mux.Handler(r)
@@ -133,8 +129,8 @@ func (s *server) observe(next http.Handler) http.Handler {
 		if !requestIDPattern.MatchString(id) {
 			id = "req_" + render.NewAttemptID()
 		}
-		ctx := propagator.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
-		ctx, span := otel.Tracer(tracerName).Start(ctx, r.Method+" "+route, trace.WithSpanKind(trace.SpanKindServer),
+		ctx := telemetry.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
+		ctx, span := telemetry.Tracer().Start(ctx, r.Method+" "+route, trace.WithSpanKind(trace.SpanKindServer),
 			trace.WithAttributes(attribute.String("http.request.method", r.Method), attribute.String("http.route", route)))
 		defer span.End()
 		ctx = auth.WithRequest(ctx, auth.Request{ID: id, Span: span.SpanContext()})

@@ -26,9 +26,14 @@ const gcPercent = 400
 // flushTimeout bounds how long the last spans may take on their way.
 const flushTimeout = 5 * time.Second
 
-func main() { os.Exit(run(os.Args[1:])) }
+func main() {
+	if err := run(os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "vidforge-gateway:", err)
+		os.Exit(1)
+	}
+}
 
-func run(args []string) int {
+func run(args []string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
@@ -36,33 +41,27 @@ func run(args []string) int {
 	fs := flag.NewFlagSet("vidforge-gateway", flag.ContinueOnError)
 	flags(fs, &c)
 	show := fs.Bool("print-config", false, "print the settings in force and exit")
-	switch err := settings.Load(fs, args, os.LookupEnv); {
-	case errors.Is(err, flag.ErrHelp):
-		return 0
-	case err != nil:
-		fmt.Fprintln(os.Stderr, "vidforge-gateway:", err)
-		return 2
-	case *show:
-		fmt.Print(settings.Print(fs))
-		return 0
+	if err := settings.Load(fs, args, os.LookupEnv); err != nil || *show {
+		if err == nil {
+			fmt.Print(settings.Print(fs))
+		}
+		return err //nolint:wrapcheck // names the setting
 	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	c.Logger = slog.New(slog.NewJSONHandler(os.Stderr, nil))
+	var err error
+	if c.Logger, err = telemetry.NewLogger(os.Stderr, "json", slog.LevelInfo); err != nil {
+		return fmt.Errorf("make the log: %w", err)
+	}
 	shutdown, err := telemetry.Setup(ctx, "vidforge-gateway", c.Version)
 	if err != nil {
-		c.Logger.Error("telemetry", "error", err)
-		return 1
+		return fmt.Errorf("set up telemetry: %w", err)
 	}
 	err = gateway.Run(ctx, c)
 	flush, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
-	if err := errors.Join(err, shutdown(flush)); err != nil {
-		c.Logger.Error("gateway failed", "error", err)
-		return 1
-	}
-	return 0
+	return errors.Join(err, shutdown(flush))
 }
 
 func flags(fs *flag.FlagSet, c *gateway.Config) {
@@ -71,9 +70,9 @@ func flags(fs *flag.FlagSet, c *gateway.Config) {
 	fs.StringVar(&c.PublicURL, "public-url", "", "`URL` at which clients reach the gateway (default: http:// and the address)")
 	fs.StringVar(&c.KeysFile, "keys-file", "", "`file` with API keys; empty only on a loopback address")
 	fs.IntVar(&c.MaxConcurrent, "max-concurrent", 0, "unfinished renders of a tenant (default 16)")
+	fs.DurationVar(&c.StallTimeout, "stall-timeout", 0, "how long a body or an answer may stand still (default 1m)")
 	fs.Int64Var(&c.MaxAssetBytes, "max-asset-bytes", 0, "largest upload in bytes (default 16 GiB)")
 	fs.DurationVar(&c.AssetRetention, "asset-retention", 0, "how long an upload is kept (default 168h)")
-	fs.DurationVar(&c.StallTimeout, "stall-timeout", 0, "how long a body or an answer may stand still (default 1m)")
-	fs.DurationVar(&c.ShutdownTimeout, "shutdown-timeout", 0, "how long requests may take when the gateway stops (default 20s)")
+	fs.DurationVar(&c.ShutdownTimeout, "shutdown-timeout", 0, "how long requests may take at the end (default 20s)")
 	settings.Endpoints(fs, &c.Endpoints)
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/vidforge/vidforge/gateway/internal/auth"
@@ -250,28 +249,11 @@ func (s *Service) startSpan(ctx context.Context, in *call) (context.Context, tra
 		trace.WithAttributes(attribute.String("mcp.method.name", "tools/call"), attribute.String("gen_ai.tool.name", in.tool)),
 	}
 	ctx = trace.ContextWithSpanContext(ctx, in.Span)
-	if remote := propagator().Extract(context.Background(), metaCarrier(in.caller.Meta)); trace.SpanContextFromContext(remote).IsValid() {
-		if in.Span.IsValid() {
-			opts = append(opts, trace.WithLinks(trace.Link{SpanContext: in.Span}))
-		}
-		ctx = propagator().Extract(ctx, metaCarrier(in.caller.Meta))
+	own := telemetry.Extract(ctx, telemetry.MetaCarrier(in.caller.Meta))
+	if in.Span.IsValid() && !trace.SpanContextFromContext(own).Equal(in.Span) {
+		opts = append(opts, trace.WithLinks(trace.Link{SpanContext: in.Span}))
 	}
-	return s.cfg.Tracer.Start(ctx, "tools/call "+in.tool, opts...)
-}
-
-func propagator() propagation.TextMapPropagator {
-	return propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})
-}
-
-// metaCarrier reads the W3C fields of a request's _meta.
-func metaCarrier(meta map[string]any) propagation.MapCarrier {
-	c := propagation.MapCarrier{}
-	for _, k := range []string{"traceparent", "tracestate", "baggage"} {
-		if v, ok := meta[k].(string); ok {
-			c[k] = v
-		}
-	}
-	return c
+	return s.cfg.Tracer.Start(own, "tools/call "+in.tool, opts...)
 }
 
 // envelopeFor makes the envelope of an error. What is the farm's fault is
