@@ -271,7 +271,7 @@ func (t *Tools) supervise(ctx context.Context, p process, pid int, failed, ended
 		signalGroup(pid, syscall.SIGKILL)
 		<-ended
 	}
-	return why
+	return fmt.Errorf("stopped: %w", why)
 }
 
 // signalGroup signals the process group that a child leads. That nobody is
@@ -306,8 +306,8 @@ func (f *failWriter) Write(p []byte) (int, error) {
 	}
 	n, err := f.w.Write(p)
 	if err != nil {
-		f.err = err
+		f.err = fmt.Errorf("take output: %w", err)
 		close(f.failed)
 	}
-	return n, err
+	return n, f.err
 }

@@ -20,7 +20,7 @@ import (
 func standIn(t *testing.T, script string) *Tools {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "ffmpeg")
-	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script), 0o700); err != nil { //nolint:gosec // it is run
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	return &Tools{FFmpeg: path, FFprobe: path, Limits: sandbox.DefaultLimits(), Grace: 200 * time.Millisecond}
@@ -34,7 +34,7 @@ func pids(t *testing.T, path string) []int {
 		t.Fatal(err)
 	}
 	var all []int
-	for _, f := range strings.Fields(string(b)) {
+	for f := range strings.FieldsSeq(string(b)) {
 		pid, err := strconv.Atoi(f)
 		if err != nil {
 			t.Fatal(err)

@@ -67,7 +67,8 @@ func Assemble(ctx context.Context, j Job, segments []string, audio string) (Made
 	c.Watch = ffmpeg.WatchOutput
 	// The segments share their headers: without a conversion to Annex B and
 	// back, their frames come out byte for byte.
-	c.Inputs = []ffmpeg.Input{{Path: joinFile, Formats: ffmpeg.JoinFormats, Format: "concat", Options: []string{"-auto_convert", "0"}}}
+	join := ffmpeg.Input{Path: joinFile, Formats: ffmpeg.JoinFormats, Format: "concat", Options: []string{"-auto_convert", "0"}}
+	c.Inputs = []ffmpeg.Input{join}
 	c.Args = []string{"-map", "0:v:0"}
 	if audio != "" {
 		c.Inputs = append(c.Inputs, ffmpeg.Input{Path: audio})
@@ -81,14 +82,15 @@ func Assemble(ctx context.Context, j Job, segments []string, audio string) (Made
 	if err != nil {
 		return m, out, runFailed(ctx, what, res, err)
 	}
-	out, err = verifyFinal(ctx, &j, m.Path, segments)
+	out, err = verifyFinal(ctx, &j, m.Path, join)
 	return m, out, err
 }
 
 // plainName reports whether a name needs no quoting in a join list.
 func plainName(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
-		return !(r == '-' || r == '_' || r == '.' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z')
+		digit, letter := '0' <= r && r <= '9', 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
+		return !digit && !letter && !strings.ContainsRune("-_.", r)
 	})
 }
 
@@ -100,7 +102,7 @@ func mismatch(format string, args ...any) error {
 // verifyFinal checks the finished file: its streams and tags, the index before
 // the data, every frame's timestamp, and that every coded frame is the
 // segments'.
-func verifyFinal(ctx context.Context, j *Job, path string, segments []string) (render.Output, error) {
+func verifyFinal(ctx context.Context, j *Job, path string, join ffmpeg.Input) (render.Output, error) {
 	var out render.Output
 	i, err := inspect(ctx, j.Tools, j.Dir, ffmpeg.Input{Path: path})
 	if err != nil {
@@ -117,20 +119,16 @@ func verifyFinal(ctx context.Context, j *Job, path string, segments []string) (r
 		return out, mismatch("the index is not at the start")
 	}
 
-	final, err := readPackets(ctx, j, path)
+	final, err := readPackets(ctx, j, ffmpeg.Input{Path: path})
 	if err != nil {
 		return out, err
 	}
 	if err := final.onGrid(&j.Plan, parseRational(i.Streams[0].TimeBase)); err != nil {
 		return out, err
 	}
-	var parts packets
-	for _, s := range segments {
-		p, err := readPackets(ctx, j, s)
-		if err != nil {
-			return out, err
-		}
-		parts.hashes = append(parts.hashes, p.hashes...)
+	parts, err := readPackets(ctx, j, join)
+	if err != nil {
+		return out, err
 	}
 	if !slices.Equal(final.hashes, parts.hashes) {
 		return out, mismatch("its frames are not those of the segments")
@@ -226,10 +224,10 @@ func (p *packets) parse(line string) error {
 	return nil
 }
 
-func readPackets(ctx context.Context, j *Job, path string) (*packets, error) {
+func readPackets(ctx context.Context, j *Job, in ffmpeg.Input) (*packets, error) {
 	p := &packets{}
 	res, err := j.Tools.Probe(ctx, ffmpeg.Cmd{
-		Name: "verify", Dir: j.Dir, Inputs: []ffmpeg.Input{{Path: path}}, LogLevel: "error", Stdout: p,
+		Name: "verify", Dir: j.Dir, Inputs: []ffmpeg.Input{in}, LogLevel: "error", Stdout: p,
 		Args: []string{"-select_streams", "v:0", "-show_data_hash", "md5", "-show_entries", "packet=pts,data_hash", "-of", "csv=p=0"},
 	})
 	if err != nil {

@@ -103,7 +103,7 @@ func isEncrypted(path string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	defer f.Close() //nolint:errcheck // read only
+	defer f.Close()
 	b := boxReader{r: f, left: maxBoxes}
 	found, err := b.encrypted(0, size, 0)
 	if errors.Is(err, errBoxes) {
@@ -119,7 +119,7 @@ func startsFast(path string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	defer f.Close() //nolint:errcheck // read only
+	defer f.Close()
 	var order []string
 	b := boxReader{r: f, left: maxBoxes}
 	err = b.walk(0, size, func(kind string, _, _ int64) error {
@@ -132,7 +132,7 @@ func startsFast(path string) (bool, error) {
 }
 
 func openFile(path string) (*os.File, int64, error) {
-	f, err := os.Open(path) //nolint:gosec // a file of the job's directory
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, 0, fmt.Errorf("open file: %w", err)
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os/exec"
 	"strings"
 	"syscall"
 
@@ -17,15 +15,11 @@ import (
 // client is told. what completes "could not …".
 func runFailed(ctx context.Context, what string, res ffmpeg.Result, err error) error {
 	var exit *ffmpeg.ExitError
-	var start *exec.Error
-	var path *fs.PathError
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("%s: %w", what, err)
 	case errors.Is(err, ffmpeg.ErrStalled):
 		return render.Errorf(render.CodeRenderFailed, render.BlameJob, "ffmpeg stopped making progress and could not %s.", what).WithCause(err)
-	case errors.As(err, &start), errors.As(err, &path):
-		return workerFault(what, err)
 	case errors.As(err, &exit):
 		// SIGKILL that we did not send is the kernel out of memory, or an
 		// operator; a full disk and refused memory are this machine's too.

@@ -168,7 +168,7 @@ func (s *infoStream) stream() render.Stream {
 		AttachedPicture: s.Disposition["attached_pic"] == 1,
 		Channels:        s.Channels,
 	}
-	r.SampleRate, _ = strconv.Atoi(s.SampleRate) //nolint:errcheck // 0 is unknown
+	r.SampleRate, _ = strconv.Atoi(s.SampleRate) // 0 is unknown
 	if s.CodecType != "video" {
 		return r
 	}

@@ -37,12 +37,12 @@ const (
 	maxDeltas = 4096
 )
 
-type ticks []int64
+type ticks []int64 //nolint:recvcheck // as container/heap wants it
 
 func (t ticks) Len() int           { return len(t) }
 func (t ticks) Less(i, j int) bool { return t[i] < t[j] }
 func (t ticks) Swap(i, j int)      { t[i], t[j] = t[j], t[i] }
-func (t *ticks) Push(x any)        { *t = append(*t, x.(int64)) } //nolint:errcheck,forcetypeassert // only int64 is pushed
+func (t *ticks) Push(x any)        { *t = append(*t, x.(int64)) } //nolint:forcetypeassert // only int64 is pushed
 func (t *ticks) Pop() any {
 	old := *t
 	x := old[len(old)-1]

@@ -2,6 +2,7 @@ package media
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"image"
 	"image/png"
@@ -163,10 +164,12 @@ func joinsOrDirects(r rune) bool {
 func wrapText(text string, columns int) []string {
 	var lines []string
 	for paragraph := range strings.SplitSeq(text, "\n") {
-		line, used := "", 0
+		var line strings.Builder
+		used := 0
 		flush := func() {
-			lines = append(lines, strings.TrimRight(line, " "))
-			line, used = "", 0
+			lines = append(lines, strings.TrimRight(line.String(), " "))
+			line.Reset()
+			used = 0
 		}
 		state := -1
 		for rest := paragraph; rest != ""; {
@@ -179,7 +182,7 @@ func wrapText(text string, columns int) []string {
 				if used > 0 && used+g.Width() > columns && g.Str() != " " {
 					flush()
 				}
-				line += g.Str()
+				line.WriteString(g.Str())
 				used += g.Width()
 			}
 		}
@@ -204,6 +207,7 @@ func assScript(lines []string, p render.Position, size float64, w, h int) string
 		align = 7
 	case render.PositionCenter:
 		align = 8
+	default:
 	}
 	escaped := make([]string, len(lines))
 	for i, l := range lines {
@@ -256,7 +260,7 @@ func drawLines(ctx context.Context, t *ffmpeg.Tools, dir string, lines []string,
 	}
 	if missing := missingGlyphs(res.Log.Lines()); len(missing) > 0 {
 		if slices.ContainsFunc(missing, func(r rune) bool { return r < unicode.MaxASCII && unicode.IsLetter(r) }) {
-			return nil, workerFault(what, fmt.Errorf("no fonts are installed"))
+			return nil, workerFault(what, errors.New("no fonts are installed"))
 		}
 		return nil, notRenderable(missing[0])
 	}

@@ -57,7 +57,7 @@ func pictureConfig(path, kind string) (image.Config, error) {
 	if err != nil {
 		return image.Config{}, err
 	}
-	defer f.Close() //nolint:errcheck // read only
+	defer f.Close()
 	decode := png.DecodeConfig
 	switch kind {
 	case pictureJPEG:
@@ -97,8 +97,7 @@ func shownPicture(ctx context.Context, t *ffmpeg.Tools, dir, path, kind string) 
 	}
 	i, err := look(ctx, t, dir, pictureInput(path, kind), "-show_frames", "-read_intervals", "%+#1",
 		"-show_entries", "frame=stream_index,width,height:frame_side_data=side_data_type,rotation")
-	var u *unfit
-	if err != nil && !errors.As(err, &u) {
+	if _, bad := errors.AsType[*unfit](err); err != nil && !bad {
 		return 0, 0, err
 	}
 	if err != nil || len(i.Frames) == 0 || i.Frames[0].Width <= 0 || i.Frames[0].Height <= 0 {
@@ -143,8 +142,7 @@ func drawPicture(ctx context.Context, t *ffmpeg.Tools, dir, path string, width, 
 		return "", pictureFault(unsupported("The file is not a PNG, JPEG or WebP picture."))
 	}
 	w, h, err := shownPicture(ctx, t, dir, path, kind)
-	var u *unfit
-	if errors.As(err, &u) {
+	if u, bad := errors.AsType[*unfit](err); bad {
 		return "", pictureFault(u)
 	}
 	if err != nil {
@@ -189,11 +187,11 @@ func decodeConfig(r io.Reader) (w, h int, err error) {
 
 // readPNG decodes a PNG that the worker made.
 func readPNG(path string) (image.Image, error) {
-	f, err := os.Open(path) //nolint:gosec // the job's own file
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("open picture: %w", err)
 	}
-	defer f.Close() //nolint:errcheck // read only
+	defer f.Close()
 	img, err := png.Decode(f)
 	if err != nil {
 		return nil, fmt.Errorf("decode picture: %w", err)

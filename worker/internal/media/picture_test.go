@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -159,7 +160,7 @@ func TestRotated(t *testing.T) {
 	tools := tools(t)
 	const halves = "color=red:size=80x120:rate=25:duration=0.2[a];color=blue:size=80x120:rate=25:duration=0.2[b];[a][b]hstack"
 	for _, degrees := range []int{90, 180, 270} {
-		t.Run(fmt.Sprint(degrees), func(t *testing.T) {
+		t.Run(strconv.Itoa(degrees), func(t *testing.T) {
 			t.Parallel()
 			path := recipe{inputs: []string{halves}, args: x264, file: "r.mp4"}.make(t, tools, t.TempDir())
 			rotateMP4(t, path, degrees)
@@ -390,7 +391,7 @@ func TestStarved(t *testing.T) {
 	j := newJob(t, tools, path, draft(), render.Policy{})
 	poor := *tools
 	poor.FFmpeg = filepath.Join(j.Dir, "ffmpeg")
-	if err := os.WriteFile(poor.FFmpeg, []byte("#!/bin/sh\necho '[error] x: No space left on device' >&2; exit 1\n"), 0o700); err != nil { //nolint:gosec // it is run
+	if err := os.WriteFile(poor.FFmpeg, []byte("#!/bin/sh\necho '[error] x: No space left on device' >&2; exit 1\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	j.Tools = &poor

@@ -317,7 +317,7 @@ func readHead(path string) ([]byte, int64, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	defer f.Close() //nolint:errcheck // read only
+	defer f.Close()
 	head := make([]byte, 32)
 	n, err := f.ReadAt(head, 0)
 	if err != nil && !errors.Is(err, io.EOF) {

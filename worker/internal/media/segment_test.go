@@ -86,11 +86,15 @@ func TestAwkwardSources(t *testing.T) {
 				t.Errorf("facts %+v", f)
 			}
 			segments, audio := encodeAll(t, one)
-			m, _, err := Assemble(t.Context(), one, segments, audio)
-			if err != nil {
-				t.Fatalf("assemble in one piece: %v", err)
+			made := segments[0]
+			if audio != "" {
+				m, _, err := Assemble(t.Context(), one, segments, audio)
+				if err != nil {
+					t.Fatalf("assemble in one piece: %v", err)
+				}
+				made = m.Path
 			}
-			want := frameHashes(t, tools, m.Path, "v:0")
+			want := frameHashes(t, tools, made, "v:0")
 			if int64(len(want)) != one.Plan.Frames {
 				t.Fatalf("%d frames, planned were %d", len(want), one.Plan.Frames)
 			}
