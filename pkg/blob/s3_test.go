@@ -26,9 +26,12 @@ func (f fake) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 	}
 	if a := f(r); a != nil {
+		var body io.Reader = strings.NewReader(a.body)
+		if a.stalls {
+			body = io.MultiReader(body, stalled{r.Context()})
+		}
 		return &http.Response{
-			StatusCode: a.status, Header: a.header, Request: r,
-			Body: io.NopCloser(strings.NewReader(a.body)), ContentLength: int64(len(a.body)),
+			StatusCode: a.status, Header: a.header, Request: r, Body: io.NopCloser(body), ContentLength: -1,
 		}, nil
 	}
 	<-r.Context().Done() // says nothing
@@ -40,6 +43,15 @@ type reply struct {
 	status int
 	body   string
 	header http.Header
+	stalls bool // after the body
+}
+
+// stalled is a body of which nothing comes.
+type stalled struct{ ctx context.Context }
+
+func (s stalled) Read([]byte) (int, error) {
+	<-s.ctx.Done()
+	return 0, s.ctx.Err()
 }
 
 func answer(status int, body string, header ...string) *reply {
@@ -47,7 +59,7 @@ func answer(status int, body string, header ...string) *reply {
 	for i := 0; i < len(header); i += 2 {
 		h.Set(header[i], header[i+1])
 	}
-	return &reply{status, body, h}
+	return &reply{status: status, body: body, header: h}
 }
 
 func openFake(t *testing.T, f fake, change ...func(*Config)) *S3 {
@@ -206,13 +218,35 @@ func TestSilence(t *testing.T) {
 			_, err := s.Copy(ctx, render.Object{Key: "from", ETag: "e"}, "key")
 			return err
 		}, 30 * time.Minute, 31 * time.Minute},
+		"read": {func(ctx context.Context, s *S3) error {
+			r, err := s.Get(ctx, "key", GetOptions{})
+			if err != nil {
+				t.Error(err)
+				return err
+			}
+			if _, err := r.Read(make([]byte, 10)); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(time.Hour) // the reader's own time is not the store's
+			_, err = io.ReadAll(r)
+			return errors.Join(err, r.Close())
+		}, 63 * time.Minute, 64 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				s := openFake(t, func(r *http.Request) *reply {
-					if name == "copy" && r.Method == http.MethodHead {
+					switch {
+					case name == "copy" && r.Method == http.MethodHead:
 						return answer(404, "")
+					case name == "read" && r.Header.Get("Range") == "":
+						a := answer(200, "begin", "Content-Length", "10")
+						a.stalls = true
+						return a
+					case name == "read":
+						a := answer(206, "", "Content-Range", "bytes 5-9/10", "Content-Length", "5")
+						a.stalls = true
+						return a
 					}
 					return nil
 				}, func(c *Config) { c.Backoff = 0 })

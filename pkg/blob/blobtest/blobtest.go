@@ -799,7 +799,7 @@ func testServerHangs(t *testing.T, s suite) {
 		}
 		proxy, through := s.proxy(t)
 		proxy.SetFault(func(int) faultproxy.Fault { return faultproxy.Fault{Stall: true, After: 100 << 10} })
-		r, err := s.open(t, through, func(c *blob.Config) { c.Timeout, c.Attempts = 50*time.Millisecond, 1 }).Get(t.Context(), "hang-body", blob.GetOptions{})
+		r, err := s.open(t, through, func(c *blob.Config) { c.Timeout, c.Attempts = 2*time.Second, 1 }).Get(t.Context(), "hang-body", blob.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
