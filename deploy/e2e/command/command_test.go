@@ -92,7 +92,7 @@ func (u *user) path(name string) string { return filepath.Join(u.dir, name) }
 // start starts the command; the test's end kills it.
 func (u *user) start(args ...string) *process {
 	u.t.Helper()
-	p := &process{t: u.t, cmd: exec.Command(binary, args...), done: make(chan struct{})} //nolint:noctx // ended by kill
+	p := &process{t: u.t, cmd: exec.Command(binary, args...), done: make(chan struct{})}
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = u.dir, &p.out, &p.err
 	p.cmd.Env = append(os.Environ(), "XDG_DATA_HOME="+u.dir, "TMPDIR="+u.tmp)
 	if err := p.cmd.Start(); err != nil {

@@ -46,7 +46,7 @@ func (a *app) assetsPut() *cobra.Command {
 					return err
 				}
 				if !asset.Renderable && asset.Reason != "" {
-					a.say("%s cannot be rendered: %s", filepath.Base(file), printable(asset.Reason))
+					a.sayf("%s cannot be rendered: %s", filepath.Base(file), printable(asset.Reason))
 				}
 				if asJSON {
 					if err := a.printJSON(asset.Raw); err != nil {
@@ -54,7 +54,7 @@ func (a *app) assetsPut() *cobra.Command {
 					}
 					continue
 				}
-				if err := a.print("%s", asset.URI); err != nil {
+				if err := a.printf("%s", asset.URI); err != nil {
 					return err
 				}
 			}

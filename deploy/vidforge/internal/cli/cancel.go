@@ -34,7 +34,7 @@ printed tells.
 			if asJSON {
 				return a.printJSON(map[string]string{"render_id": args[0], "state": state})
 			}
-			return a.print("%s: %s", args[0], state)
+			return a.printf("%s: %s", args[0], state)
 		}),
 	}
 	conn.register(cmd)
@@ -45,7 +45,7 @@ printed tells.
 // renderID accepts exactly one argument that is a render id.
 func renderID(cmd *cobra.Command, args []string) error {
 	if err := cobra.ExactArgs(1)(cmd, args); err != nil {
-		return err //nolint:wrapcheck // shown as it is
+		return err
 	}
 	if _, ok := render.ParseID(args[0]); !ok {
 		return fmt.Errorf("%q is no render id: it is task_ and 26 characters", args[0])

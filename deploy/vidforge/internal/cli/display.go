@@ -88,11 +88,11 @@ func (d *display) upload(ctx context.Context, c *client.Client, path string) (*c
 		return nil, fmt.Errorf("upload: %w", err)
 	}
 	if !d.a.Bars {
-		d.a.say("Uploading %s (%s).", filepath.Base(path), bytesText(info.Size()))
+		d.a.sayf("Uploading %s (%s).", filepath.Base(path), bytesText(info.Size()))
 	}
 	progress := d.transfer("upload", info.Size())
 	defer d.end()
-	return c.Upload(ctx, path, progress) //nolint:wrapcheck // says what and which
+	return c.Upload(ctx, path, progress)
 }
 
 // lineEvery is the least time between two lines where no bar can be drawn.
@@ -104,7 +104,7 @@ func (d *display) rendering(message string, s *client.Status) {
 	if !d.a.Bars {
 		if message != d.lastLine && time.Since(d.lastTime) >= lineEvery {
 			d.lastLine, d.lastTime = message, time.Now()
-			d.a.say("%s", printable(message))
+			d.a.sayf("%s", printable(message))
 		}
 		return
 	}
@@ -146,7 +146,7 @@ func (d *display) retrying(err error, _ time.Duration) {
 	}
 	d.warned = true
 	d.end()
-	d.a.say("No answer from the server, trying again: %s", printable(explain(err)))
+	d.a.sayf("No answer from the server, trying again: %s", printable(explain(err)))
 }
 
 // bytesText is a size for people.

@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -117,7 +119,7 @@ func (f *fakeFarm) download(w http.ResponseWriter, r *http.Request) {
 	broken := f.short && f.served == 1
 	f.mu.Unlock()
 	if broken {
-		w.Header().Set("Content-Length", fmt.Sprint(len(f.video)))
+		w.Header().Set("Content-Length", strconv.Itoa(len(f.video)))
 		if _, err := w.Write(f.video[:len(f.video)/2]); err != nil {
 			f.t.Errorf("write: %v", err)
 		}
@@ -261,9 +263,7 @@ func (f *fakeFarm) present() map[string]any {
 		return nil
 	}
 	out := map[string]any{"resultType": "complete", "taskId": fakeTask, "pollIntervalMs": 1}
-	for k, v := range task {
-		out[k] = v
-	}
+	maps.Copy(out, task)
 	return out
 }
 

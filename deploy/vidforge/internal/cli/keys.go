@@ -57,8 +57,8 @@ standard output, and stored nowhere.`,
 			if err := apikey.Add(file, entry); err != nil {
 				return fmt.Errorf("add the key: %w", err)
 			}
-			a.say("Key %s of tenant %s with %s. It is not shown again:", entry.ID, tenant, strings.Join(entry.Scopes, ", "))
-			return a.print("%s", secret)
+			a.sayf("Key %s of tenant %s with %s. It is not shown again:", entry.ID, tenant, strings.Join(entry.Scopes, ", "))
+			return a.printf("%s", secret)
 		}),
 	}
 	fileFlag(cmd, &file)
@@ -85,7 +85,7 @@ func (a *app) keysList() *cobra.Command {
 		RunE: a.run(func(*cobra.Command, []string) error {
 			f, err := apikey.Load(file)
 			if err != nil {
-				return err //nolint:wrapcheck // says what and where
+				return err
 			}
 			if asJSON {
 				return a.printKeysJSON(f)
@@ -147,9 +147,9 @@ func (a *app) keysRevoke() *cobra.Command {
 				id = public // the whole key was given
 			}
 			if err := apikey.Revoke(file, id); err != nil {
-				return err //nolint:wrapcheck // says what and where
+				return err
 			}
-			a.say("Key %s is revoked.", id)
+			a.sayf("Key %s is revoked.", id)
 			return nil
 		}),
 	}

@@ -215,7 +215,7 @@ func (j *job) run(ctx context.Context) (err error) {
 		return err
 	}
 	j.taskID = task.TaskID
-	j.a.say("Render %s.", j.taskID)
+	j.a.sayf("Render %s.", j.taskID)
 	j.video, err = j.c.Follow(ctx, task, j, client.FollowOptions{GiveUpAfter: j.o.giveUpAfter})
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -223,7 +223,7 @@ func (j *job) run(ctx context.Context) (err error) {
 	case errors.Is(err, client.ErrUnreachable):
 		return fmt.Errorf("%w; the render goes on: look at it with 'vidforge status %s'", err, j.taskID)
 	case err != nil:
-		return err //nolint:wrapcheck // says what
+		return err
 	}
 	j.lap("encode")
 	if err := j.download(ctx); err != nil {
@@ -314,7 +314,7 @@ func (j *job) submit(ctx context.Context, r client.Request) (*client.Task, error
 	if err != nil && ctx.Err() != nil {
 		return nil, fmt.Errorf("submit: %w", ctx.Err())
 	}
-	return t, err //nolint:wrapcheck // says what
+	return t, err
 }
 
 // settleTimeout bounds what is still said to the server after Ctrl-C.
@@ -328,7 +328,7 @@ func (j *job) cancel(ctx context.Context) error {
 	if err := j.c.CancelTask(ctx, j.taskID); err != nil {
 		return fmt.Errorf("the render may go on, cancel it with 'vidforge cancel %s': %w", j.taskID, err)
 	}
-	j.a.say("The render is cancelled.")
+	j.a.sayf("The render is cancelled.")
 	return nil
 }
 
@@ -375,7 +375,7 @@ func (j *job) Ask(ctx context.Context, taskID string, q client.InputRequest) (*m
 		if !j.a.Interactive {
 			return nil, errUnapproved
 		}
-		j.a.say("%s\nPreview: %s", printable(q.Params.Message), where)
+		j.a.sayf("%s\nPreview: %s", printable(q.Params.Message), where)
 		if approved, err = j.confirm(ctx); err != nil {
 			return nil, err
 		}
@@ -423,7 +423,7 @@ func (j *job) confirm(ctx context.Context) (bool, error) {
 		_, _ = fmt.Fprint(j.a.Err, "Approve the watermark? [y]es or [n]o, which ends the render: ")
 		select {
 		case <-ctx.Done():
-			j.a.say("")
+			j.a.sayf("")
 			return false, fmt.Errorf("ask for the approval: %w", ctx.Err())
 		case line, ok := <-j.lines:
 			if !ok {
@@ -456,7 +456,7 @@ func (j *job) download(ctx context.Context) error {
 	progress := j.d.transfer("download", j.video.SizeBytes)
 	defer j.d.end()
 	return writeFile(j.o.out, j.o.force, func(w io.Writer) error {
-		return j.c.Download(ctx, j.video, w, progress) //nolint:wrapcheck // says what
+		return j.c.Download(ctx, j.video, w, progress)
 	})
 }
 
@@ -466,12 +466,12 @@ func (j *job) summary() error {
 		times = append(times, fmt.Sprintf("%s %.1f s", p.name, p.took.Seconds()))
 	}
 	v := j.video
-	j.a.say("%d×%d, %.1f s, %d frames, %s. Time: %s.", v.Width, v.Height, v.DurationSeconds, v.FrameCount,
+	j.a.sayf("%d×%d, %.1f s, %d frames, %s. Time: %s.", v.Width, v.Height, v.DurationSeconds, v.FrameCount,
 		bytesText(v.SizeBytes), strings.Join(times, ", "))
 	if j.o.json {
 		return nil
 	}
-	return j.a.print("%s", j.o.out)
+	return j.a.printf("%s", j.o.out)
 }
 
 // report is the JSON object of --json.
@@ -501,8 +501,7 @@ func (j *job) report(err error) error {
 		out.Output = j.o.out
 	} else {
 		out.Error = &failure{Message: explain(err), Temporary: client.Temporary(err)}
-		var farm *render.Error
-		if errors.As(err, &farm) {
+		if farm, ok := errors.AsType[*render.Error](err); ok {
 			out.Error.Code, out.Error.Message, out.Error.Details = farm.Code, farm.Message, farm.Details
 		}
 	}

@@ -46,7 +46,7 @@ func Standard() Streams {
 // Main runs a command line and returns its exit code. Errors are on s.Err.
 func Main(ctx context.Context, args []string, s Streams) int {
 	a := &app{Streams: s}
-	root := a.root()
+	root := a.root() //nolint:contextcheck // cobra hands it to the commands
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil && !a.running {
@@ -56,9 +56,9 @@ func Main(ctx context.Context, args []string, s Streams) int {
 	switch {
 	case err == nil, errors.Is(err, errMissing):
 	case code == ExitUsage && !a.running:
-		a.say("vidforge: %s\nRun '%s --help' for usage.", err, cmd.CommandPath())
+		a.sayf("vidforge: %s\nRun '%s --help' for usage.", err, cmd.CommandPath())
 	default:
-		a.say("vidforge: %s", printable(explain(err)))
+		a.sayf("vidforge: %s", printable(explain(err)))
 	}
 	return code
 }
@@ -68,8 +68,8 @@ func explain(err error) string {
 	if errors.Is(err, context.Canceled) {
 		return "cancelled"
 	}
-	var farm *render.Error
-	if !errors.As(err, &farm) {
+	farm, ok := errors.AsType[*render.Error](err)
+	if !ok {
 		return err.Error()
 	}
 	s := fmt.Sprintf("%s (%s)", farm.Message, farm.Code)
@@ -155,13 +155,13 @@ func fromEnvironment(flags *pflag.FlagSet, lookup func(string) (string, bool)) e
 // of a flag, each as names with spaces between them.
 const exclusiveGroups = "cobra_annotation_mutually_exclusive"
 
-// say prints a line for people.
-func (a *app) say(format string, args ...any) {
+// sayf prints a line for people.
+func (a *app) sayf(format string, args ...any) {
 	_, _ = fmt.Fprintf(a.Err, format+"\n", args...) // nowhere left to say that it failed
 }
 
-// print prints a line of the command's own output.
-func (a *app) print(format string, args ...any) error {
+// printf prints a line of the command's own output.
+func (a *app) printf(format string, args ...any) error {
 	if _, err := fmt.Fprintf(a.Out, format+"\n", args...); err != nil {
 		return fmt.Errorf("write the output: %w", err)
 	}

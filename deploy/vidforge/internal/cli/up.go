@@ -89,7 +89,7 @@ func (a *app) runFarm(ctx context.Context, o local.Options) (err error) {
 		return err
 	}
 	url := cmp.Or(o.PublicURL, farm.URL)
-	err = a.print(`MCP endpoint  %s/mcp
+	err = a.printf(`MCP endpoint  %s/mcp
 HTTP API      %s/v1
 Health        %s/readyz
 Data          %s
@@ -103,7 +103,7 @@ Paste into the configuration of an MCP client:
 	}
 	select {
 	case <-ctx.Done():
-		o.Logger.Info("stopping; a second signal ends at once")
+		o.Logger.InfoContext(ctx, "stopping; a second signal ends at once")
 	case <-farm.Failed():
 	}
 	return farm.Close()

@@ -21,7 +21,7 @@ func (a *app) version() *cobra.Command {
 			if asJSON {
 				return a.printJSON(v)
 			}
-			return a.print("vidforge %s (%s, %s)", v["version"], v["go"], v["platform"])
+			return a.printf("vidforge %s (%s, %s)", v["version"], v["go"], v["platform"])
 		}),
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
@@ -43,5 +43,5 @@ func (a *app) printJSON(v any) error {
 	if err != nil {
 		return fmt.Errorf("encode the output: %w", err)
 	}
-	return a.print("%s", b)
+	return a.printf("%s", b)
 }

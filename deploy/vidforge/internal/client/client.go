@@ -178,8 +178,7 @@ func (c *Client) call(ctx context.Context, doing string, send func(context.Conte
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", doing, ctx.Err())
 	}
-	var rpc *jsonrpc.Error
-	if !errors.As(err, &rpc) {
+	if _, answered := errors.AsType[*jsonrpc.Error](err); !answered {
 		c.drop(s)
 	}
 	return classify(doing, c.timedOut(limited, err))

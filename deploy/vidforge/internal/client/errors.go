@@ -33,9 +33,7 @@ type envelope struct {
 // decodeEnvelope reads an envelope; nil when b holds none.
 func decodeEnvelope(b []byte) *render.Error {
 	var e envelope
-	if err := json.Unmarshal(b, &e); err != nil {
-		return nil
-	}
+	_ = json.Unmarshal(b, &e) // what is none leaves the code empty
 	if e.MachineCode != "" {
 		e.Code, e.Message = e.MachineCode, e.HumanMessage
 	}
@@ -56,8 +54,7 @@ func classify(doing string, err error) error {
 	if err == nil {
 		return nil
 	}
-	var rpc *jsonrpc.Error
-	if errors.As(err, &rpc) {
+	if rpc, ok := errors.AsType[*jsonrpc.Error](err); ok {
 		if e := decodeEnvelope(rpc.Data); e != nil {
 			return fmt.Errorf("%s: %w", doing, e)
 		}
@@ -85,8 +82,7 @@ func httpError(status int, body []byte) error {
 // Temporary reports whether the same request may succeed later: the server
 // cannot be reached, or says so itself.
 func Temporary(err error) bool {
-	var e *render.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*render.Error](err); ok {
 		return e.Temporary
 	}
 	return errors.Is(err, ErrUnreachable)

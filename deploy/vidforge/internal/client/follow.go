@@ -34,14 +34,14 @@ type FollowOptions struct {
 	// Defaults to 10 minutes.
 	GiveUpAfter time.Duration
 	// RetryFrom and RetryTo bound the waits between tries at a server that
-	// does not answer. They default to 0.5 s and 15 s.
+	// does not answer. They default to 0.5 s and 5 s.
 	RetryFrom, RetryTo time.Duration
 }
 
 func (o FollowOptions) withDefaults() FollowOptions {
 	o.GiveUpAfter = cmp.Or(o.GiveUpAfter, 10*time.Minute)
 	o.RetryFrom = cmp.Or(o.RetryFrom, 500*time.Millisecond)
-	o.RetryTo = cmp.Or(o.RetryTo, 15*time.Second)
+	o.RetryTo = cmp.Or(o.RetryTo, 5*time.Second)
 	return o
 }
 
@@ -217,8 +217,7 @@ func patiently(ctx context.Context, o FollowOptions, retrying func(error, time.D
 			return fmt.Errorf("gave up after %s: %w", o.GiveUpAfter, err)
 		}
 		pause := wait
-		var e *render.Error
-		if errors.As(err, &e) {
+		if e, ok := errors.AsType[*render.Error](err); ok {
 			pause = max(pause, min(e.RetryAfter, o.RetryTo))
 		}
 		retrying(err, pause)

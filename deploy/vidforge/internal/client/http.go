@@ -88,7 +88,7 @@ func pollWait(ms int64) time.Duration {
 // Upload streams a file to the server as a new asset. progress, which may be
 // nil, is called with the bytes sent since the last call.
 func (c *Client) Upload(ctx context.Context, path string, progress func(n int)) (*Asset, error) {
-	f, err := os.Open(path) //nolint:gosec // the user names the file
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("upload: %w", err)
 	}
@@ -266,14 +266,13 @@ func (c *Client) do(req *http.Request, out any) (raw json.RawMessage, err error)
 // unwrapURL takes off the URL that net/http puts around an error: it is known,
 // or it is presigned and secret.
 func unwrapURL(ctx context.Context, err error) error {
-	var u *url.Error
-	if errors.As(err, &u) {
+	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
 	if errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrUnreachable) && !errors.Is(context.Cause(ctx), context.Canceled) {
 		return fmt.Errorf("%w: no answer in time", ErrUnreachable)
 	}
-	return err //nolint:wrapcheck // wrapped by the caller
+	return err
 }
 
 // most tries of a download that breaks off without a byte of progress.

@@ -100,7 +100,7 @@ func (c *Client) GetTask(ctx context.Context, id string) (*Task, error) {
 	var t *Task
 	err := c.call(ctx, "get the task", func(ctx context.Context, s *mcp.ClientSession) (err error) {
 		t, err = mcp.CallCustomMethod[*taskParams, *Task](ctx, s, "tasks/get", &taskParams{TaskID: id})
-		return err //nolint:wrapcheck // call does
+		return err
 	})
 	return t, err
 }
@@ -110,7 +110,7 @@ func (c *Client) Answer(ctx context.Context, id, key string, answer *mcp.ElicitR
 	return c.call(ctx, "answer the server's question", func(ctx context.Context, s *mcp.ClientSession) error {
 		_, err := mcp.CallCustomMethod[*updateParams, *ack](ctx, s, "tasks/update",
 			&updateParams{TaskID: id, InputResponses: map[string]*mcp.ElicitResult{key: answer}})
-		return err //nolint:wrapcheck // call does
+		return err
 	})
 }
 
@@ -118,7 +118,7 @@ func (c *Client) Answer(ctx context.Context, id, key string, answer *mcp.ElicitR
 func (c *Client) CancelTask(ctx context.Context, id string) error {
 	return c.call(ctx, "cancel the task", func(ctx context.Context, s *mcp.ClientSession) error {
 		_, err := mcp.CallCustomMethod[*taskParams, *ack](ctx, s, "tasks/cancel", &taskParams{TaskID: id})
-		return err //nolint:wrapcheck // call does
+		return err
 	})
 }
 

@@ -147,7 +147,7 @@ func readAnswer(resp *http.Response) ([]byte, error) {
 		err = cerr
 	}
 	if err != nil {
-		return nil, err //nolint:wrapcheck // wrapped by the caller
+		return nil, err
 	}
 	if len(b) > mostAnswer {
 		return nil, fmt.Errorf("it is larger than %d bytes", mostAnswer)

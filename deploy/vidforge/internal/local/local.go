@@ -98,9 +98,9 @@ func Start(ctx context.Context, o Options) (_ *Farm, err error) {
 		return nil, fmt.Errorf("start the embedded servers: %w", err)
 	}
 	f.close = append(f.close, func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer cancel()
-		return servers.Close(ctx) //nolint:wrapcheck // says what
+		return servers.Close(ctx)
 	})
 	err = f.run(ctx, "worker", func(ctx context.Context, ready func()) error {
 		return worker.Run(ctx, worker.Config{

@@ -92,7 +92,7 @@ func (l *lock) release() error {
 
 func readHolder(path string) (Holder, bool) {
 	var h Holder
-	b, err := os.ReadFile(path) //nolint:gosec // below the data directory
+	b, err := os.ReadFile(path)
 	if err != nil || json.Unmarshal(b, &h) != nil {
 		return Holder{}, false
 	}
