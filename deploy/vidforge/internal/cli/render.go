@@ -89,9 +89,9 @@ Ctrl-C cancels the render.
 	f.StringVar(&o.previewOut, "preview-out", "", "write the watermark preview, a PNG, to this file")
 	f.StringVar(&o.idempotencyKey, "idempotency-key", "", "the same key with the same arguments renders once (default a new one)")
 	f.BoolVar(&o.force, "force", false, "overwrite OUT and the preview file")
-	f.BoolVar(&o.json, "json", false, "print one JSON object about the outcome on standard output, all else on standard error")
+	f.BoolVar(&o.json, "json", false, "print one JSON object about the outcome on standard output; all else is on standard error")
 	f.DurationVar(&o.giveUpAfter, "give-up-after", 10*time.Minute, "how long the server may stay silent; the render goes on without us")
-	f.IntVar(&o.workers, "workers", 0, "stages that a farm of its own works on at once (default by the machine)")
+	f.IntVar(&o.workers, "workers", 0, "encoding stages that a farm of its own runs at once (default 1)")
 	if err := cmd.MarkFlagRequired("output"); err != nil {
 		panic(err) // defined above
 	}

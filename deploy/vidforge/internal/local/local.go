@@ -35,8 +35,7 @@ type Options struct {
 	// KeysFile holds API keys; "" asks for none, which only a loopback
 	// address allows.
 	KeysFile string
-	// Slots is how many stages are worked on at once; 0 leaves it to the
-	// worker.
+	// Slots is how many encoding stages run at once; 0 leaves it to the worker.
 	Slots int
 	// Version is shown to clients.
 	Version string
@@ -61,8 +60,9 @@ type Farm struct {
 
 // part is a server that runs until it is cancelled.
 type part struct {
-	done chan struct{}
-	err  error // set before done is closed
+	name        string
+	ready, done chan struct{}
+	err         error // set before done is closed
 }
 
 // Start starts a farm and waits until it takes requests and work. ctx bounds
@@ -102,15 +102,13 @@ func Start(ctx context.Context, o Options) (_ *Farm, err error) {
 		defer cancel()
 		return servers.Close(ctx)
 	})
-	err = f.run(ctx, "worker", func(ctx context.Context, ready func()) error {
+	// Both at once: the worker first tries out what ffmpeg can do.
+	work := f.launch(ctx, "worker", func(ctx context.Context, ready func()) error {
 		return worker.Run(ctx, worker.Config{
 			Endpoints: servers.Endpoints(), Version: o.Version, Slots: o.Slots, ScratchDir: scratch, Ready: ready, Logger: o.Logger,
 		})
 	})
-	if err != nil {
-		return nil, err
-	}
-	err = f.run(ctx, "gateway", func(ctx context.Context, ready func()) error {
+	serve := f.launch(ctx, "gateway", func(ctx context.Context, ready func()) error {
 		return gateway.Run(ctx, gateway.Config{
 			Listen: o.Listen, OpsListen: o.OpsListen, PublicURL: o.PublicURL, Endpoints: servers.Endpoints(),
 			KeysFile: o.KeysFile, Version: o.Version, Logger: o.Logger,
@@ -120,21 +118,21 @@ func Start(ctx context.Context, o Options) (_ *Farm, err error) {
 			},
 		})
 	})
-	if err != nil {
-		return nil, err
+	for _, p := range []*part{work, serve} {
+		if err := f.await(ctx, p); err != nil {
+			return nil, err
+		}
 	}
 	return f, l.announce(Holder{PID: os.Getpid(), URL: f.URL, OpsURL: f.OpsURL})
 }
 
-// run starts a part and waits until it is ready. A part that ends without being
-// asked closes Failed.
-func (f *Farm) run(ctx context.Context, name string, do func(ctx context.Context, ready func()) error) error {
+// launch starts a part. A part that ends without being asked closes Failed.
+func (f *Farm) launch(ctx context.Context, name string, do func(ctx context.Context, ready func()) error) *part {
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	p := &part{done: make(chan struct{})}
-	ready := make(chan struct{})
+	p := &part{name: name, ready: make(chan struct{}), done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
-		err := do(life, sync.OnceFunc(func() { close(ready) }))
+		err := do(life, sync.OnceFunc(func() { close(p.ready) }))
 		switch {
 		case err != nil:
 			p.err = fmt.Errorf("%s: %w", name, err)
@@ -150,14 +148,19 @@ func (f *Farm) run(ctx context.Context, name string, do func(ctx context.Context
 		<-p.done
 		return p.err
 	})
+	return p
+}
+
+// await waits until a part is ready. What it ended with instead, Close returns.
+func (f *Farm) await(ctx context.Context, p *part) error {
 	select {
-	case <-ready:
-		f.log.InfoContext(ctx, "started", "part", name)
+	case <-p.ready:
+		f.log.InfoContext(ctx, "started", "part", p.name)
 		return nil
-	case <-p.done:
-		return p.err
+	case <-f.failed:
+		return errors.New("the farm did not start")
 	case <-ctx.Done():
-		return fmt.Errorf("start %s: %w", name, ctx.Err())
+		return fmt.Errorf("start %s: %w", p.name, ctx.Err())
 	}
 }
 
