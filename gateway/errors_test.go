@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -222,7 +223,7 @@ func TestRenderErrors(t *testing.T) {
 	for code, retry := range map[render.Code]string{
 		render.CodeRenderQuotaExceeded: "10000", render.CodeRateLimited: "1500", render.CodeUnavailable: "5000", render.CodeInternalError: "null",
 	} {
-		forced := render.Errorf(code, render.BlameFarm, "Not now.").WithCause(fmt.Errorf("a secret cause"))
+		forced := render.Errorf(code, render.BlameFarm, "Not now.").WithCause(errors.New("a secret cause"))
 		if code == render.CodeRateLimited {
 			forced.RetryAfter = 1500 * time.Millisecond
 		}
@@ -236,7 +237,7 @@ func TestRenderErrors(t *testing.T) {
 			t.Errorf("%s: rate_limit_remaining %v", code, e.RateLimitRemaining)
 		}
 	}
-	b.farm.Fail("Submit", fmt.Errorf("a secret cause"))
+	b.farm.Fail("Submit", errors.New("a secret cause"))
 	if r := b.call(tasks, render_, plainArgs(src)); strings.Contains(string(r.Structured), "secret") {
 		t.Errorf("the cause leaked: %s", r.Structured)
 	}

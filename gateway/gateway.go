@@ -100,10 +100,10 @@ func buildVersion() string {
 func (c Config) validate() error {
 	host, _, err := net.SplitHostPort(c.Listen)
 	if err != nil {
-		return fmt.Errorf("Listen %q: %w", c.Listen, err)
+		return fmt.Errorf("listen address %q: %w", c.Listen, err)
 	}
 	if c.KeysFile == "" && (host == "" || !auth.IsLoopback(host)) {
-		return fmt.Errorf("Listen %q is not a loopback address: set KeysFile, or anybody could render", c.Listen)
+		return fmt.Errorf("listen address %q is not a loopback address: set KeysFile, or anybody could render", c.Listen)
 	}
 	if c.MaxConcurrent < 0 || c.MaxAssetBytes < 0 || c.AssetRetention < 0 || c.StallTimeout < 0 || c.ShutdownTimeout < 0 {
 		return errors.New("limits and times cannot be negative")
@@ -202,7 +202,7 @@ func serve(ctx context.Context, c Config, f facade, secret []byte) (err error) {
 		}
 	}
 	s.draining.Store(true)
-	err = errors.Join(err, s.drain(c, base, main))
+	err = errors.Join(err, s.drain(base, c, main))
 	stopFarm()
 	err = errors.Join(err, opsServer.Close())
 	for range left {
@@ -212,7 +212,7 @@ func serve(ctx context.Context, c Config, f facade, secret []byte) (err error) {
 }
 
 // drain stops accepting, ends streams and waits for requests in flight.
-func (s *server) drain(c Config, base context.Context, main *http.Server) error {
+func (s *server) drain(base context.Context, c Config, main *http.Server) error {
 	ctx, cancel := context.WithTimeout(base, c.ShutdownTimeout)
 	defer cancel()
 	down := make(chan error, 1)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"mime"
@@ -25,7 +26,7 @@ func (b *bench) wantHTTPError(res *http.Response, body []byte, code render.Code)
 	if want := render.Describe(code).HTTPStatus; res.StatusCode != want || res.Header.Get("Content-Type") != "application/json" {
 		b.Errorf("%s: status %d, want %d; %s", code, res.StatusCode, want, res.Header.Get("Content-Type"))
 	}
-	if id := res.Header.Get("X-Request-Id"); id == "" || !strings.Contains(string(body), id) {
+	if id := res.Header.Get("X-Request-ID"); id == "" || !strings.Contains(string(body), id) {
 		b.Errorf("%s: X-Request-Id %q is not in %s", code, id, body)
 	}
 	return b.wantEnvelope(body, code, true)
@@ -480,7 +481,7 @@ func TestOpsEndpoints(t *testing.T) {
 	if code, body := get("/metrics"); code != 200 || !strings.Contains(body, `vidforge_http_request_duration_seconds_count{method="POST",route="/mcp",status="200"} 1`) || !strings.Contains(body, "go_goroutines") {
 		t.Errorf("/metrics: %d\n%s", code, body)
 	}
-	b.farm.Fail("Ready", fmt.Errorf("no ledger"))
+	b.farm.Fail("Ready", errors.New("no ledger"))
 	if code, body := get("/readyz"); code != 503 || strings.Contains(body, "ledger") {
 		t.Errorf("not ready: %d %q", code, body)
 	}
@@ -506,8 +507,8 @@ func TestRequestIDs(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	for in, kept := range map[string]bool{"abc-1.2_X": true, "": false, "a b": false, strings.Repeat("a", 65): false, "a\"b": false} {
-		res, body := b.do("GET", "/v1/renders/x", nil, "X-Request-Id", in)
-		got := res.Header.Get("X-Request-Id")
+		res, body := b.do("GET", "/v1/renders/x", nil, "X-Request-ID", in)
+		got := res.Header.Get("X-Request-ID")
 		if (got == in) != kept || got == "" {
 			t.Errorf("%q became %q", in, got)
 		}
@@ -516,7 +517,7 @@ func TestRequestIDs(t *testing.T) {
 		}
 	}
 	// In tool errors too, also for sessions, whose requests share a context.
-	r := b.rpc(noCaps, "tools/call", `{"name":"vidforge_get_render_status","arguments":{}}`, "X-Request-Id", "mine")
+	r := b.rpc(noCaps, "tools/call", `{"name":"vidforge_get_render_status","arguments":{}}`, "X-Request-ID", "mine")
 	if e := decode[envelope](t, decode[toolResult](t, r.Result).Structured); e.RequestID != "mine" {
 		t.Errorf("tool error has %q", e.RequestID)
 	}

@@ -125,7 +125,7 @@ func (s *server) observe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
 		_, route := s.mux.Handler(r)
-		id := r.Header.Get("X-Request-Id")
+		id := r.Header.Get("X-Request-ID")
 		if !requestIDPattern.MatchString(id) {
 			id = "req_" + render.NewAttemptID()
 		}
@@ -134,7 +134,7 @@ func (s *server) observe(next http.Handler) http.Handler {
 			trace.WithAttributes(attribute.String("http.request.method", r.Method), attribute.String("http.route", route)))
 		defer span.End()
 		ctx = auth.WithRequest(ctx, auth.Request{ID: id, Span: span.SpanContext()})
-		w.Header().Set("X-Request-Id", id)
+		w.Header().Set("X-Request-ID", id)
 		rec := &recorder{ResponseWriter: w}
 		defer func() {
 			p := recover()

@@ -97,7 +97,7 @@ func TestTaskLifecycle(t *testing.T) {
 	}
 	// 24 hours from the end, not from now.
 	rec := b.farm.Record(id)
-	if ttl := time.Duration(v["ttlMs"].(float64)) * time.Millisecond; ttl != rec.Ended.Sub(rec.Created)+24*time.Hour {
+	if ttl := time.Duration(v["ttlMs"].(float64) * float64(time.Millisecond)); ttl != rec.Ended.Sub(rec.Created)+24*time.Hour {
 		t.Errorf("ttl %v", ttl)
 	}
 }
@@ -129,7 +129,7 @@ func TestInputRequestsAreMintedOnce(t *testing.T) {
 			}
 			first := get()
 			b.clock.add(7 * time.Minute)
-			b.farm.SetProgress(id, farm.Progress{Attempt: ptr(2)})
+			b.farm.SetProgress(id, farm.Progress{Attempt: new(2)})
 			if second := get(); second != first || b.farm.Minted != 1 {
 				t.Errorf("minted %d times:\n%s\n%s", b.farm.Minted, first, second)
 			}

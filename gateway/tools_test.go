@@ -211,7 +211,8 @@ func jsonEqual(a string, b []byte) bool {
 	return bytes.Equal(p, q)
 }
 
-func ptr[T any](v T) *T { return &v }
+//go:fix inline
+func ptr[T any](v T) *T { return new(v) }
 
 // TestEveryOutput drives every tool through every state and fails when an
 // advertised member never came, or when a result does not fit its schema.
@@ -234,7 +235,7 @@ func TestEveryOutput(t *testing.T) {
 	status := func() map[string]any {
 		return o.see("vidforge_get_render_status", b.call(noCaps, "vidforge_get_render_status", args))
 	}
-	b.farm.SetProgress(id, farm.Progress{QueuePosition: ptr(3)})
+	b.farm.SetProgress(id, farm.Progress{QueuePosition: new(3)})
 	if v := status(); v["queue_position"] != 3.0 || v["terminal"] != false || v["status_message"] != "Queued at position 3." {
 		t.Errorf("queued: %v", v)
 	}
@@ -260,8 +261,8 @@ func TestEveryOutput(t *testing.T) {
 	}
 	b.encode(id)
 	b.farm.SetProgress(id, farm.Progress{
-		Fraction: ptr(0.42), Stage: render.StageSegment, FramesDone: ptr(int64(3021)), FramesTotal: ptr(int64(7200)), FPS: ptr(61.234), Speed: ptr(2.04),
-		ETA: ptr(70 * time.Second), SegmentsDone: ptr(4), SegmentsTotal: ptr(12), Attempt: ptr(1), LogTail: append(make([]string, 30), "frame\x1b[0m= 3021", strings.Repeat("é", 400)),
+		Fraction: new(0.42), Stage: render.StageSegment, FramesDone: new(int64(3021)), FramesTotal: new(int64(7200)), FPS: new(61.234), Speed: new(2.04),
+		ETA: ptr(70 * time.Second), SegmentsDone: new(4), SegmentsTotal: new(12), Attempt: new(1), LogTail: append(make([]string, 30), "frame\x1b[0m= 3021", strings.Repeat("é", 400)),
 	})
 	v = status()
 	if got := v["status_message"]; got != "Rendering: 42% (frame 3021/7200), segment 5 of 12, 61 fps, about 70 s left." {

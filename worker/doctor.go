@@ -50,7 +50,7 @@ func Doctor(ctx context.Context, scratchDir string) ([]Check, error) {
 	checks := []Check{{Name: "ffmpeg", Needed: true, OK: true, Detail: "version " + tools.Version + " at " + tools.FFmpeg}}
 	dir, err := os.MkdirTemp(scratchDir, "vidforge-doctor-*")
 	if err != nil {
-		return append(checks, Check{Name: "scratch", Needed: true, Detail: err.Error(), Fix: "make the scratch directory writable"}), nil
+		return append(checks, Check{Name: "scratch", Needed: true, Detail: err.Error(), Fix: "make the scratch directory writable"}), nil //nolint:nilerr // it is the finding
 	}
 	checks = append(checks, tryEncoder(ctx, tools, dir))
 	for _, f := range []struct {

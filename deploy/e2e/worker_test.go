@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"errors"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -99,7 +100,7 @@ func (l *line) until(id render.ID, want render.State) *farm.View {
 	ctx, cancel := context.WithTimeout(l.t.Context(), 3*time.Minute)
 	defer cancel()
 	var last *farm.View
-	done := fmt.Errorf("reached")
+	done := errors.New("reached")
 	err := l.Watch(ctx, l.tenant, id, func(v *farm.View) error {
 		if last = v; v.Record.State == want {
 			return done

@@ -44,10 +44,7 @@ var ErrNoSuchKey = errors.New("apikey: no such key")
 // secretBytes is the length of the random part of a key: 256 bits.
 const secretBytes = 32
 
-var (
-	keyPattern = regexp.MustCompile(`^vf_([a-z2-7]{10})_[a-z2-7]{52}$`)
-	lower      = base32.StdEncoding.WithPadding(base32.NoPadding)
-)
+var keyPattern = regexp.MustCompile(`^vf_([a-z2-7]{10})_[a-z2-7]{52}$`)
 
 // Entry is what is kept of a key.
 type Entry struct {
@@ -91,7 +88,7 @@ func New(tenant, name string, scopes []string, now time.Time) (secret string, e 
 		return "", Entry{}, fmt.Errorf("read random bytes: %w", err)
 	}
 	id := strings.ToLower(rand.Text())[:10]
-	secret = "vf_" + id + "_" + strings.ToLower(lower.EncodeToString(raw[:]))
+	secret = "vf_" + id + "_" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(raw[:]))
 	sum := sha256.Sum256([]byte(secret))
 	e = Entry{
 		ID: id, Tenant: tenant, Name: name, Scopes: slices.Clone(scopes),

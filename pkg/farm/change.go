@@ -148,7 +148,7 @@ func (f *Farm) removeLeftovers(ctx context.Context, rec *render.Record) error {
 // advance moves a record on as far as the results that exist allow, and settles
 // it after each move. again settles also a record that did not move: a message
 // that came twice may mean that somebody died between the write and the publish.
-func (f *Farm) advance(ctx context.Context, tenant render.Tenant, id render.ID, again bool) (*render.Record, error) {
+func (f *Farm) advance(ctx context.Context, tenant render.Tenant, id render.ID, again bool) error {
 	for {
 		var lookErr error
 		entry, changed, err := f.change(ctx, tenant, id, func(rec *render.Record) render.Event {
@@ -160,15 +160,15 @@ func (f *Farm) advance(ctx context.Context, tenant render.Tenant, id render.ID, 
 			err = lookErr
 		}
 		if err != nil {
-			return entry.Record, err
+			return err
 		}
 		if changed || again {
 			if err := f.settle(ctx, entry.Record); err != nil {
-				return entry.Record, unavailable("settle the render", err)
+				return unavailable("settle the render", err)
 			}
 		}
 		if !changed {
-			return entry.Record, nil
+			return nil
 		}
 		again = false
 	}

@@ -186,7 +186,7 @@ func (f *Farm) follow(ctx context.Context, w render.Work) error {
 	if w.Stage == render.StageProbe {
 		return f.advanceAsset(ctx, w)
 	}
-	_, err := f.advance(ctx, w.Tenant, w.Task, true)
+	err := f.advance(ctx, w.Tenant, w.Task, true)
 	if render.CodeOf(err) == render.CodeRenderNotFound {
 		return nil
 	}
@@ -299,7 +299,7 @@ func (c *Claim) finished(ctx context.Context) error {
 	if c.Work.Stage == render.StageProbe {
 		return c.farm.advanceAsset(ctx, c.Work)
 	}
-	_, err := c.farm.advance(ctx, c.Work.Tenant, c.Work.Task, false)
+	err := c.farm.advance(ctx, c.Work.Tenant, c.Work.Task, false)
 	if render.CodeOf(err) == render.CodeRenderNotFound {
 		return nil
 	}

@@ -49,7 +49,7 @@ func (f *Farm) keep(ctx context.Context, what string, fn func(context.Context) e
 	for n := 0; ; n++ {
 		err := fn(ctx)
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // it was told to end
 		}
 		f.log.WarnContext(ctx, "interrupted, goes on", "part", what, "error", err)
 		if !sleep(ctx, retryDelay(min(n, 4))) {
@@ -75,14 +75,14 @@ func (f *Farm) fireTimers(ctx context.Context) error {
 		t, ack, err := f.stores.Jobs.FetchTimer(ctx, timerWait)
 		if errors.Is(err, jobs.ErrNone) {
 			if ctx.Err() != nil {
-				return nil
+				return nil //nolint:nilerr // it was told to end
 			}
 			continue
 		}
 		if err != nil {
 			return fmt.Errorf("fetch a timer: %w", err)
 		}
-		if _, err := f.advance(ctx, t.Tenant, t.Task, false); err != nil && render.CodeOf(err) != render.CodeRenderNotFound {
+		if err := f.advance(ctx, t.Tenant, t.Task, false); err != nil && render.CodeOf(err) != render.CodeRenderNotFound {
 			return err
 		}
 		if err := ack(ctx); err != nil {
@@ -141,7 +141,7 @@ func (f *Farm) Reconcile(ctx context.Context) error {
 		if rec.State.Terminal() {
 			continue
 		}
-		if _, err := f.advance(ctx, rec.Tenant, rec.ID, true); err != nil {
+		if err := f.advance(ctx, rec.Tenant, rec.ID, true); err != nil {
 			f.log.WarnContext(ctx, "reconcile", "render_id", rec.ID, "error", err)
 		}
 	}
@@ -167,7 +167,7 @@ func (f *Farm) reconcileSlots(ctx context.Context) error {
 			return fmt.Errorf("reconcile slots: %w", err)
 		}
 		// Settling a finished render frees its slot.
-		_, err := f.advance(ctx, holder.Tenant, holder.Task, true)
+		err := f.advance(ctx, holder.Tenant, holder.Task, true)
 		if render.CodeOf(err) == render.CodeRenderNotFound && f.cfg.Now().Sub(holder.Taken) >= slotGrace {
 			err = f.stores.Ledger.FreeSlot(ctx, holder.Tenant, holder.Slot, holder.Task)
 		}

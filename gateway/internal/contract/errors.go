@@ -3,6 +3,7 @@ package contract
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -93,9 +94,7 @@ func NewEnvelope(e *render.Error, requestID, fingerprint string, repair *NextSte
 	}
 	if d := e.Details; d != nil {
 		m := map[string]any{}
-		for k, v := range d.Extra {
-			m[k] = v
-		}
+		maps.Copy(m, d.Extra)
 		if len(d.Fields) > 0 {
 			m["fields"] = d.Fields
 		} else if d.Field != "" {

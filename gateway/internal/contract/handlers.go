@@ -30,7 +30,7 @@ func (s *Service) renderTool(ctx context.Context, c mcptask.Caller, req *mcp.Cal
 		}
 		v, _, err := s.cfg.Farm.Submit(ctx, in.Tenant, farm.Submission{Request: r, Trace: telemetry.TraceOf(ctx)})
 		if err != nil {
-			return nil, nil, err //nolint:wrapcheck // classified by the farm
+			return nil, nil, err
 		}
 		in.record = v.Record
 		if c.Tasks() {
@@ -98,7 +98,7 @@ func (s *Service) status(ctx context.Context, in *call) (*mcp.CallToolResult, er
 	}
 	v, err := s.cfg.Farm.Get(ctx, in.Tenant, id)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // classified by the farm
+		return nil, err
 	}
 	var more []mcp.Content
 	switch v.Record.State {
@@ -130,7 +130,7 @@ func (s *Service) previewImage(ctx context.Context, rec *render.Record) *mcp.Ima
 func (s *Service) preview(ctx context.Context, tenant render.Tenant, id render.ID, width int) ([]byte, error) {
 	c, err := s.cfg.Farm.Preview(ctx, tenant, id)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // classified by the farm
+		return nil, err
 	}
 	b, err := readAll(ctx, c, maxPreviewSource)
 	if err != nil {
@@ -180,7 +180,7 @@ func (s *Service) approve(ctx context.Context, in *call) (*mcp.CallToolResult, e
 	in.id = a.id
 	v, err := s.cfg.Farm.Decide(ctx, in.Tenant, a.id, render.Decision{Approved: a.approved, Note: a.note, By: in.Subject, Channel: render.ChannelTool})
 	if err != nil {
-		return nil, err //nolint:wrapcheck // classified by the farm
+		return nil, err
 	}
 	out := struct {
 		RenderID    render.ID    `json:"render_id"`
@@ -212,7 +212,7 @@ func (s *Service) cancel(ctx context.Context, in *call) (*mcp.CallToolResult, er
 	}
 	v, err := s.cfg.Farm.Cancel(ctx, in.Tenant, id, in.Subject)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // classified by the farm
+		return nil, err
 	}
 	state := string(v.Record.State)
 	if !v.Record.State.Terminal() {
@@ -232,7 +232,7 @@ func (s *Service) validate(ctx context.Context, in *call) (*mcp.CallToolResult, 
 	}
 	v, err := s.cfg.Farm.Validate(ctx, in.Tenant, r)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // classified by the farm
+		return nil, err
 	}
 	type output struct {
 		Width           int     `json:"width"`

@@ -172,17 +172,16 @@ func (s *Service) resourceError(ctx context.Context, c mcptask.Caller, uri strin
 	}
 	env := s.envelopeFor(ctx, r.ID, e, f)
 	env.ResourceURI = uri
-	var other *otherFormat
-	if errors.As(err, &other) {
+	if other, ok := errors.AsType[*otherFormatError](err); ok {
 		env.Repair = &NextStep{Step: "read_resource", ResourceURI: other.uri, Arguments: map[string]any{}}
 	}
 	return s.resourceCode(c, env.rpcError())
 }
 
-// otherFormat says under which URI a video is there.
-type otherFormat struct{ uri string }
+// otherFormatError says under which URI a video is there.
+type otherFormatError struct{ uri string }
 
-func (o *otherFormat) Error() string { return "the video is " + o.uri }
+func (o *otherFormatError) Error() string { return "the video is " + o.uri }
 
 func (s *Service) read(ctx context.Context, c mcptask.Caller, uri string) (*mcp.ReadResourceResult, error) {
 	r, _ := c.Principal.(auth.Request)
@@ -199,7 +198,7 @@ func (s *Service) read(ctx context.Context, c mcptask.Caller, uri string) (*mcp.
 	case kindLog:
 		text, err := s.cfg.Farm.Log(ctx, r.Tenant, p.id)
 		if err != nil {
-			return nil, err //nolint:wrapcheck // classified by the farm
+			return nil, err
 		}
 		return s.contents(0, &mcp.ResourceContents{URI: uri, MIMEType: "text/plain", Text: text}), nil
 	case kindPreview:
@@ -216,7 +215,7 @@ func (s *Service) read(ctx context.Context, c mcptask.Caller, uri string) (*mcp.
 func (s *Service) readAsset(ctx context.Context, tenant render.Tenant, id render.AssetID, uri string) (*mcp.ReadResourceResult, error) {
 	a, err := s.cfg.Farm.Asset(ctx, tenant, id)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // classified by the farm
+		return nil, err
 	}
 	out, err := NewAsset(a)
 	if err != nil {
@@ -232,14 +231,14 @@ func (s *Service) readAsset(ctx context.Context, tenant render.Tenant, id render
 func (s *Service) readVideo(ctx context.Context, tenant render.Tenant, p resource, uri string) (*mcp.ReadResourceResult, error) {
 	v, err := s.cfg.Farm.Get(ctx, tenant, p.id)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // classified by the farm
+		return nil, err
 	}
 	if f := v.Record.Spec.Format; p.ext != string(f) {
-		return nil, resourceNotFound().WithCause(&otherFormat{p.id.VideoURI(f)})
+		return nil, resourceNotFound().WithCause(&otherFormatError{p.id.VideoURI(f)})
 	}
 	c, err := s.cfg.Farm.Video(ctx, tenant, p.id)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // classified by the farm
+		return nil, err
 	}
 	if c.Object.Size <= maxInlineVideo {
 		b, err := readAll(ctx, c, maxInlineVideo)
@@ -316,7 +315,7 @@ func (s *Service) assetIDs(ctx context.Context, tenant render.Tenant, prefix str
 	for range completionPages {
 		page, next, err := s.cfg.Farm.Assets(ctx, tenant, cursor, maxCompletions)
 		if err != nil {
-			return nil, false, err //nolint:wrapcheck // classified by the farm
+			return nil, false, err
 		}
 		for _, a := range page {
 			if strings.HasPrefix(string(a.ID), prefix) {
@@ -358,7 +357,7 @@ func (w *watches) close() {
 
 // subscribe begins to watch a preview, a video or a log of the caller. Other
 // resources do not change; subscribing to them is accepted and stays silent.
-func (s *Service) subscribe(ctx context.Context, req *mcp.SubscribeRequest) error {
+func (s *Service) subscribe(ctx context.Context, req *mcp.SubscribeRequest) error { //nolint:contextcheck // the watch outlives the request
 	c, _ := mcptask.CallerFrom(ctx)
 	r, _ := c.Principal.(auth.Request)
 	uri := req.Params.URI

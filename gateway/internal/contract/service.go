@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/netip"
 	"runtime/debug"
@@ -129,7 +130,7 @@ func (s *Service) options() mcptask.Options {
 		DisableLocalhostProtection: true,
 		CrossOrigin:                http.NewCrossOriginProtection(),
 	}
-	o.CrossOrigin.AddInsecureBypassPattern("/")
+	o.CrossOrigin.AddInsecureBypassPattern("/") //nolint:gosec // as above: auth.Guard checks origins
 	o.Server = mcp.ServerOptions{
 		Instructions:       instructions,
 		CompletionHandler:  s.complete,
@@ -253,7 +254,7 @@ func (s *Service) startSpan(ctx context.Context, in *call) (context.Context, tra
 	if in.Span.IsValid() && !trace.SpanContextFromContext(own).Equal(in.Span) {
 		opts = append(opts, trace.WithLinks(trace.Link{SpanContext: in.Span}))
 	}
-	return s.cfg.Tracer.Start(own, "tools/call "+in.tool, opts...)
+	return s.cfg.Tracer.Start(own, "tools/call "+in.tool, opts...) //nolint:spancheck // the caller ends it
 }
 
 // envelopeFor makes the envelope of an error. What is the farm's fault is
@@ -293,9 +294,7 @@ func (s *Service) withUploadHint(e *render.Error) *render.Error {
 		d = *e.Details
 	}
 	extra := map[string]any{"upload_url": s.publicURL("/v1/assets")}
-	for k, v := range d.Extra {
-		extra[k] = v
-	}
+	maps.Copy(extra, d.Extra)
 	d.Extra = extra
 	c := *e
 	c.Details = &d

@@ -149,10 +149,10 @@ func (s store) answer(ctx context.Context, r auth.Request, id render.ID, key str
 		case render.CodeApprovalAlreadyRecorded, render.CodeApprovalNotPending:
 			return nil // somebody was faster: the key is answered
 		}
-		return err //nolint:wrapcheck // classified by the farm
+		return err
 	case action == "accept", action == "decline", action == "cancel":
 		_, err := s.cfg.Farm.AnswerInput(ctx, r.Tenant, id, key, action)
-		return err //nolint:wrapcheck // classified by the farm
+		return err
 	default:
 		return render.InvalidField(a.prefix+"action", clip(action, 32), "action must be accept, decline or cancel.")
 	}
@@ -228,7 +228,7 @@ func (s *Service) pausedTask(ctx context.Context, c mcptask.Caller, v *farm.View
 		in, found := inputOf(v.Record, key)
 		if !found {
 			if v, err = s.cfg.Farm.MintInput(ctx, v.Record.Tenant, v.Record.ID, render.InputRequest{Key: key, Params: params}); err != nil {
-				return nil, err //nolint:wrapcheck // classified by the farm
+				return nil, err
 			}
 			if v.Record.State != render.StateAwaitingApproval {
 				return s.task(ctx, c, v) // decided in the meantime

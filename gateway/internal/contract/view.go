@@ -2,11 +2,11 @@ package contract
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -20,7 +20,7 @@ type timestamp time.Time
 func (t timestamp) String() string { return time.Time(t).UTC().Format(time.RFC3339) }
 
 // MarshalJSON implements json.Marshaler.
-func (t timestamp) MarshalJSON() ([]byte, error) { return json.Marshal(t.String()) }
+func (t timestamp) MarshalJSON() ([]byte, error) { return strconv.AppendQuote(nil, t.String()), nil }
 
 // video is what a finished render gave. All members are empty before.
 type video struct {

@@ -141,7 +141,7 @@ func Fail(s *contract.Service, w http.ResponseWriter, r *http.Request, err error
 }
 
 func (a *API) write(w http.ResponseWriter, b []byte) {
-	if _, err := w.Write(b); err != nil {
+	if _, err := w.Write(b); err != nil { //nolint:gosec // JSON, plain text or an escaped page
 		a.cfg.Logger.Debug("write answer", "error", err)
 	}
 }

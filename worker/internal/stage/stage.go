@@ -80,7 +80,7 @@ func startSpan(ctx context.Context, c *farm.Claim) (context.Context, trace.Span)
 	return telemetry.Tracer().Start(ctx, "process "+string(c.Work.Stage), append(telemetry.LinkedTo(c.Trace),
 		trace.WithSpanKind(trace.SpanKindConsumer),
 		trace.WithAttributes(telemetry.RenderID(c.Work.Owner()), telemetry.Tenant(c.Work.Tenant.Key()),
-			telemetry.Stage(string(c.Work.Stage)), telemetry.Attempt(c.Attempt)))...)
+			telemetry.Stage(string(c.Work.Stage)), telemetry.Attempt(c.Attempt)))...) //nolint:spancheck // the caller ends it
 }
 
 func recordError(span trace.Span, err error) {
