@@ -3,6 +3,7 @@ package media
 import (
 	"context"
 	"image/png"
+	"math"
 	"os"
 	"path/filepath"
 
@@ -59,7 +60,7 @@ func (j *Job) frame(ctx context.Context, n int64, seek float64) (Made, error) {
 	c := j.run("preview")
 	c.Inputs = []ffmpeg.Input{{Path: j.Source, Options: inputOptions(g.video, seek)}}
 	c.Args = append([]string{"-copyts"}, j.videoArgs(g)...)
-	c.Args = append(c.Args, "-c:v", "png", "-f", "image2", "-update", "1", "file:"+previewFile)
+	c.Args = append(c.Args, "-c:v", "png", "-pred", "mixed", "-f", "image2", "-update", "1", "file:"+previewFile)
 	res, err := j.Tools.Run(ctx, c)
 	m.CPU, m.LogTail = res.CPU, res.Log.Tail()
 	switch {
@@ -84,17 +85,15 @@ func shrink(m *Made, limit int64) error {
 	if err != nil {
 		return err
 	}
-	width, height := m.Width, m.Height
-	for _, side := range []int{1280, 960, 640, 480, 320} {
-		if side >= max(width, height) {
-			continue
-		}
-		part := float64(side) / float64(max(width, height))
+	width, height, part := m.Width, m.Height, 1.0
+	for s.Size() > limit && m.Width > 1 && m.Height > 1 {
+		// Bytes go roughly with pixels.
+		part *= max(0.5, math.Sqrt(float64(limit)/float64(s.Size()))*0.97)
 		m.Width, m.Height = max(1, int(float64(width)*part)), max(1, int(float64(height)*part))
 		if err := writePNG(m.Path, resize(img, img.Bounds(), m.Width, m.Height), png.BestCompression); err != nil {
 			return err
 		}
-		if s, err = os.Stat(m.Path); err != nil || s.Size() <= limit {
+		if s, err = os.Stat(m.Path); err != nil {
 			return err //nolint:wrapcheck // a path error says it all
 		}
 	}
