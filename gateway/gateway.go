@@ -100,10 +100,10 @@ func buildVersion() string {
 func (c Config) validate() error {
 	host, _, err := net.SplitHostPort(c.Listen)
 	if err != nil {
-		return fmt.Errorf("listen address %q: %w", c.Listen, err)
+		return fmt.Errorf("invalid Listen %q: %w", c.Listen, err)
 	}
 	if c.KeysFile == "" && (host == "" || !auth.IsLoopback(host)) {
-		return fmt.Errorf("listen address %q is not a loopback address: set KeysFile, or anybody could render", c.Listen)
+		return fmt.Errorf("refused Listen %q, which is not a loopback address: set KeysFile, or anybody could render", c.Listen)
 	}
 	if c.MaxConcurrent < 0 || c.MaxAssetBytes < 0 || c.AssetRetention < 0 || c.StallTimeout < 0 || c.ShutdownTimeout < 0 {
 		return errors.New("limits and times cannot be negative")
