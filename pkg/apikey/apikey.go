@@ -162,7 +162,7 @@ func Parse(b []byte) (File, error) {
 
 // Load reads a keys file. A file that does not exist holds no keys.
 func Load(path string) (File, error) {
-	b, err := os.ReadFile(path) //nolint:gosec // the operator names the file
+	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return File{}, nil
 	}

@@ -58,7 +58,7 @@ func Load(fs *flag.FlagSet, args []string, lookup func(string) (string, bool)) e
 }
 
 func applyFile(fs *flag.FlagSet, path string) error {
-	b, err := os.ReadFile(path) //nolint:gosec // the operator names the file
+	b, err := os.ReadFile(path)
 	if err != nil {
 		return fmt.Errorf("read settings: %w", err)
 	}
@@ -100,7 +100,7 @@ func applyEnv(fs *flag.FlagSet, lookup func(string) (string, bool)) error {
 				errs = append(errs, fmt.Errorf("%s and %s_FILE are both set", env, env))
 				return
 			}
-			b, err := os.ReadFile(path) //nolint:gosec // the operator names the file
+			b, err := os.ReadFile(path)
 			if err != nil {
 				errs = append(errs, fmt.Errorf("%s_FILE: %w", env, err))
 				return

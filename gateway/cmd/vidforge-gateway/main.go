@@ -45,7 +45,7 @@ func run(args []string) error {
 		if err == nil {
 			fmt.Print(settings.Print(fs))
 		}
-		return err //nolint:wrapcheck // names the setting
+		return err
 	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
