@@ -94,7 +94,8 @@ func buildVersion() string {
 	if !ok || info.Main.Version == "" || info.Main.Version == "(devel)" {
 		return "dev"
 	}
-	return strings.TrimPrefix(info.Main.Version, "v")
+	version, _, _ := strings.Cut(info.Main.Version, "+") // which the fingerprint uses itself
+	return strings.TrimPrefix(version, "v")
 }
 
 func (c Config) validate() error {
