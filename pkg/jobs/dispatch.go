@@ -80,8 +80,12 @@ func (d *dispatcher) run(ctx context.Context) error {
 	for {
 		err := error(nil)
 		if !time.Now().Before(survey) {
+			began := time.Now()
 			err = d.survey(ctx)
-			survey = time.Now().Add(d.q.cfg.Poll/2 + rand.N(d.q.cfg.Poll)) //nolint:gosec // jitter
+			// A listing of 5000 takes some 5 ms: whatever the length, it gets
+			// a twentieth of the time.
+			pause := max(d.q.cfg.Poll/2+rand.N(d.q.cfg.Poll), 20*time.Since(began)) //nolint:gosec // jitter
+			survey = time.Now().Add(pause)
 		}
 		if err == nil {
 			err = d.fill(ctx)
@@ -210,7 +214,7 @@ func (d *dispatcher) move(ctx context.Context, tenant string) (bool, error) {
 	msg := &nats.Msg{Subject: d.q.workSubject(next.Subject), Data: next.Data, Header: nats.Header{}}
 	setTrace(msg.Header, traceOf(next.Header))
 	id := strconv.FormatUint(next.Sequence, 36) + "-" + strconv.FormatInt(next.Time.UnixNano(), 36)
-	seq, err := d.q.publish(ctx, msg, jetstream.WithMsgID(id))
+	seq, err := d.q.publish(ctx, d.q.work, msg, jetstream.WithMsgID(id))
 	if err != nil {
 		return false, fmt.Errorf("move %s: publish: %w", next.Subject, err)
 	}

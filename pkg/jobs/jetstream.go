@@ -198,15 +198,22 @@ func refused(err error) bool {
 const codeStoreFailed jetstream.ErrorCode = 10077
 
 // publish stores a message whose subject holds at most one and returns its
-// sequence. A refusal is success, with sequence 0.
-func (q *JetStream) publish(ctx context.Context, msg *nats.Msg, opts ...jetstream.PublishOpt) (seq uint64, err error) {
+// sequence. A refusal is success, with sequence 0, once the leader shows the
+// message that stood in the way: on a replicated stream a write that is only
+// under way refuses others too, and is lost if its leader dies.
+func (q *JetStream) publish(ctx context.Context, to jetstream.Stream, msg *nats.Msg, opts ...jetstream.PublishOpt) (seq uint64, err error) {
 	err = jsretry.Do(ctx, q.cfg.Timeout, func(ctx context.Context) error {
 		ack, err := q.js.PublishMsg(ctx, msg, opts...)
-		if refused(err) {
-			return nil
-		}
 		if err == nil {
 			seq = ack.Sequence
+			return nil
+		}
+		if !refused(err) {
+			return err
+		}
+		_, err = to.GetLastMsgForSubject(ctx, msg.Subject)
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			return jsretry.ErrAgain
 		}
 		return err
 	})
@@ -275,7 +282,7 @@ func (q *JetStream) enqueue(ctx context.Context, below string, msgs []*nats.Msg)
 	for _, msg := range msgs {
 		if present[q.workSubject(msg.Subject)] == 0 {
 			g.Go(func() error {
-				_, err := q.publish(ctx, msg)
+				_, err := q.publish(ctx, q.backlog, msg)
 				return err
 			})
 		}
@@ -447,7 +454,7 @@ func (q *JetStream) Bury(ctx context.Context, d DeadLetter) error {
 	if err != nil {
 		return fmt.Errorf("bury: %w", err)
 	}
-	if _, err := q.publish(ctx, &nats.Msg{Subject: q.root + "dead." + key, Data: data}); err != nil {
+	if _, err := q.publish(ctx, q.dead, &nats.Msg{Subject: q.root + "dead." + key, Data: data}); err != nil {
 		return fmt.Errorf("bury: %w", err)
 	}
 	return nil
@@ -455,30 +462,45 @@ func (q *JetStream) Bury(ctx context.Context, d DeadLetter) error {
 
 // DeadLetters implements Queue.
 func (q *JetStream) DeadLetters(ctx context.Context, limit int) ([]DeadLetter, error) {
-	info, err := q.dead.Info(ctx)
+	var state jetstream.StreamState
+	err := jsretry.Do(ctx, q.cfg.Timeout, func(ctx context.Context) error {
+		info, err := q.dead.Info(ctx)
+		if err == nil {
+			state = info.State
+		}
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("dead letters: %w", err)
 	}
 	var letters []DeadLetter
-	for seq := info.State.LastSeq; seq >= max(info.State.FirstSeq, 1) && len(letters) < limit; seq-- {
-		msg, err := q.dead.GetMsg(ctx, seq)
+	for seq := state.LastSeq; seq >= max(state.FirstSeq, 1) && len(letters) < limit; seq-- {
+		d, err := q.deadLetter(ctx, seq)
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
 			continue // expired, or removed by an operator
 		}
 		if err != nil {
-			return nil, fmt.Errorf("dead letters: %w", err)
-		}
-		p := &vidforgev1.DeadLetter{}
-		if err := proto.Unmarshal(msg.Data, p); err != nil {
-			return nil, fmt.Errorf("decode dead letter %s: %w", msg.Subject, err)
-		}
-		d, err := wire.ToDeadLetter(p)
-		if err != nil {
-			return nil, fmt.Errorf("decode dead letter %s: %w", msg.Subject, err)
+			return nil, fmt.Errorf("dead letter %d: %w", seq, err)
 		}
 		letters = append(letters, d)
 	}
 	return letters, nil
+}
+
+func (q *JetStream) deadLetter(ctx context.Context, seq uint64) (DeadLetter, error) {
+	var msg *jetstream.RawStreamMsg
+	err := jsretry.Do(ctx, q.cfg.Timeout, func(ctx context.Context) (err error) {
+		msg, err = q.dead.GetMsg(ctx, seq)
+		return err
+	})
+	if err != nil {
+		return DeadLetter{}, err
+	}
+	p := &vidforgev1.DeadLetter{}
+	if err := proto.Unmarshal(msg.Data, p); err != nil {
+		return DeadLetter{}, fmt.Errorf("decode: %w", err)
+	}
+	return wire.ToDeadLetter(p)
 }
 
 // Depth implements Queue.
@@ -487,15 +509,23 @@ func (q *JetStream) Depth(ctx context.Context, class render.Class) (Depth, error
 	if !ok {
 		return Depth{}, fmt.Errorf("depth: unknown class %q", class)
 	}
-	backlog, err := c.backlog.Info(ctx)
+	var d Depth
+	err := jsretry.Do(ctx, q.cfg.Timeout, func(ctx context.Context) error {
+		backlog, err := c.backlog.Info(ctx)
+		if err != nil {
+			return err
+		}
+		work, err := c.work.Info(ctx)
+		if err != nil {
+			return err
+		}
+		d = Depth{Backlog: count(backlog.NumPending), Ready: count(work.NumPending), Running: work.NumAckPending}
+		return nil
+	})
 	if err != nil {
 		return Depth{}, fmt.Errorf("depth of %s: %w", class, err)
 	}
-	work, err := c.work.Info(ctx)
-	if err != nil {
-		return Depth{}, fmt.Errorf("depth of %s: %w", class, err)
-	}
-	return Depth{Backlog: count(backlog.NumPending), Ready: count(work.NumPending), Running: work.NumAckPending}, nil
+	return d, nil
 }
 
 func count(n uint64) int { return int(min(n, 1<<31-1)) } //nolint:gosec // bounded

@@ -78,7 +78,9 @@ type Queue interface {
 	// only waste effort.
 	Dispatch(ctx context.Context, class render.Class) error
 	// Depth counts the messages of a class: waiting in the backlog, ready in
-	// the class stream, and delivered to workers.
+	// the class stream, and delivered to workers. The numbers are the server's
+	// own counts, which lag a little and may be off by a few after a change of
+	// leader.
 	Depth(ctx context.Context, class render.Class) (Depth, error)
 }
 

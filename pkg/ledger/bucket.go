@@ -229,10 +229,23 @@ func (b *bucket) scan(ctx context.Context) iter.Seq2[entry, error] {
 	}
 }
 
-func (b *bucket) walk(ctx context.Context, fn func(entry) bool) error {
-	cons, err := b.stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverAllPolicy})
+// consumer reads the bucket's messages in order. It may sit on a follower: what
+// it says is no answer to a question.
+func (b *bucket) consumer(ctx context.Context, from jetstream.DeliverPolicy) (c jetstream.Consumer, err error) {
+	err = jsretry.Do(ctx, b.timeout, func(ctx context.Context) error {
+		c, err = b.stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: from})
+		return err
+	})
 	if err != nil {
-		return fmt.Errorf("open a scan: %w", err)
+		return nil, fmt.Errorf("open a consumer: %w", err)
+	}
+	return c, nil
+}
+
+func (b *bucket) walk(ctx context.Context, fn func(entry) bool) error {
+	cons, err := b.consumer(ctx, jetstream.DeliverAllPolicy)
+	if err != nil {
+		return err
 	}
 	if cons.CachedInfo().NumPending == 0 {
 		return nil
@@ -285,9 +298,9 @@ func (b *bucket) entry(msg jetstream.Msg) (e entry, left uint64, err error) {
 // watch calls fn with each key written from now on, holding mu meanwhile,
 // until stop is called, which waits for a running fn.
 func (b *bucket) watch(ctx context.Context, mu *sync.Mutex, fn func(entry)) (stop func(), err error) {
-	cons, err := b.stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverNewPolicy})
+	cons, err := b.consumer(ctx, jetstream.DeliverNewPolicy)
 	if err != nil {
-		return nil, fmt.Errorf("open a watch: %w", err)
+		return nil, err
 	}
 	consuming, err := cons.Consume(func(msg jetstream.Msg) {
 		if e, _, err := b.entry(msg); err == nil && e.live() {

@@ -3,6 +3,7 @@ package ledger
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"regexp"
@@ -12,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/vidforge/vidforge/pkg/internal/jsretry"
 	"github.com/vidforge/vidforge/pkg/render"
 )
 
@@ -81,11 +83,18 @@ const shardsKey = "vidforge-shards"
 func (l *JetStream) open(ctx context.Context, js jetstream.JetStream) error {
 	bucketName := func(kind string) string { return l.cfg.Prefix + "vidforge_" + kind }
 	shards := map[string]string{shardsKey: strconv.Itoa(l.cfg.Shards)}
-	first, err := js.Stream(ctx, "KV_"+bucketName("renders_0"))
-	if err == nil {
+	err := jsretry.Do(ctx, l.cfg.Timeout, func(ctx context.Context) error {
+		first, err := js.Stream(ctx, "KV_"+bucketName("renders_0"))
+		if err != nil {
+			return fmt.Errorf("look for records: %w", err)
+		}
 		if was := first.CachedInfo().Config.Metadata[shardsKey]; was != shards[shardsKey] {
 			return fmt.Errorf("the server's records are spread over %s shards, not %d", was, l.cfg.Shards)
 		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+		return err
 	}
 	base := bucketConfig{replicas: l.cfg.Replicas, timeout: l.cfg.Timeout}
 	for i := range l.cfg.Shards {
@@ -115,7 +124,7 @@ func (l *JetStream) open(ctx context.Context, js jetstream.JetStream) error {
 // shard picks the bucket of an owner's keys.
 func shard(buckets []*bucket, owner string) *bucket {
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(owner)) // never fails
+	_, _ = h.Write([]byte(owner))                       // never fails
 	return buckets[int(h.Sum32()%uint32(len(buckets)))] //nolint:gosec // at most 64 buckets
 }
 

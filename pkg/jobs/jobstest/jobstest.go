@@ -152,6 +152,12 @@ func segments(tenant render.Tenant, n int) []jobs.Message {
 // Run runs the suite. connect returns a connection that lives as long as its
 // test; the server may be shared.
 func Run(t *testing.T, connect func(*testing.T) *nats.Conn) {
+	RunReplicated(t, connect, 1)
+}
+
+// RunReplicated runs the suite with so many replicas of everything, which needs
+// a cluster of as many servers.
+func RunReplicated(t *testing.T, connect func(*testing.T) *nats.Conn, replicas int) {
 	for name, test := range map[string]struct {
 		run func(*testing.T, *bench)
 		cfg jobs.Config
@@ -177,6 +183,7 @@ func Run(t *testing.T, connect func(*testing.T) *nats.Conn) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			test.cfg.Replicas = replicas
 			test.run(t, setup(t, connect, test.cfg))
 		})
 	}

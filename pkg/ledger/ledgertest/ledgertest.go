@@ -36,13 +36,15 @@ type bench struct {
 	js     jetstream.JetStream
 	prefix string
 	leases time.Duration
+
+	replicas int
 }
 
 // setup opens a ledger under a prefix that nobody else uses, with two shards so
 // that keys really are spread.
-func setup(t *testing.T, connect func(*testing.T) *nats.Conn) *bench {
+func setup(t *testing.T, connect func(*testing.T) *nats.Conn, replicas int) *bench {
 	t.Helper()
-	b := &bench{nc: connect(t), prefix: rand.Text(), leases: 2 * time.Second}
+	b := &bench{nc: connect(t), prefix: rand.Text(), leases: 2 * time.Second, replicas: replicas}
 	var err error
 	if b.js, err = jetstream.New(b.nc); err != nil {
 		t.Fatal(err)
@@ -54,7 +56,7 @@ func setup(t *testing.T, connect func(*testing.T) *nats.Conn) *bench {
 // open opens the same ledger again, as another process would.
 func (b *bench) open(t *testing.T, nc *nats.Conn) ledger.Ledger {
 	t.Helper()
-	l, err := ledger.Open(t.Context(), nc, ledger.Config{Shards: 2, LeaseTTL: b.leases, Prefix: b.prefix})
+	l, err := ledger.Open(t.Context(), nc, ledger.Config{Shards: 2, Replicas: b.replicas, LeaseTTL: b.leases, Prefix: b.prefix})
 	if err != nil {
 		t.Fatalf("open: %v", err)
 	}
@@ -163,6 +165,12 @@ func work(tenant render.Tenant, task render.ID, s render.Stage, index int) rende
 // Run runs the suite. connect returns a connection that lives as long as its
 // test; the server may be shared.
 func Run(t *testing.T, connect func(*testing.T) *nats.Conn) {
+	RunReplicated(t, connect, 1)
+}
+
+// RunReplicated runs the suite with so many replicas of everything, which needs
+// a cluster of as many servers.
+func RunReplicated(t *testing.T, connect func(*testing.T) *nats.Conn, replicas int) {
 	for name, test := range map[string]func(*testing.T, *bench){
 		"Renders":             testRenders,
 		"RenderConflict":      testRenderConflict,
@@ -191,7 +199,7 @@ func Run(t *testing.T, connect func(*testing.T) *nats.Conn) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			test(t, setup(t, connect))
+			test(t, setup(t, connect, replicas))
 		})
 	}
 }
