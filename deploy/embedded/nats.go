@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/url"
+	"strconv"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -67,7 +68,7 @@ func StartNATS(ctx context.Context, o NATSOptions) (*NATSServer, error) {
 		log = slog.New(slog.DiscardHandler)
 	}
 	fatal := make(chan error, 1)
-	s.SetLoggerV2(natsLogger{log: log.With("server", "nats"), fatal: fatal}, false, false, false)
+	s.SetLoggerV2(natsLogger{log: log, fatal: fatal}, false, false, false)
 	s.Start()
 	n := &NATSServer{server: s}
 	if err := n.waitReady(ctx, fatal); err != nil {
@@ -77,7 +78,7 @@ func StartNATS(ctx context.Context, o NATSOptions) (*NATSServer, error) {
 	if !ok {
 		return nil, errors.Join(fmt.Errorf("start NATS: listens on %v", s.Addr()), n.Shutdown(context.WithoutCancel(ctx)))
 	}
-	u := url.URL{Scheme: "nats", User: url.User(token), Host: net.JoinHostPort(host, fmt.Sprint(addr.Port))}
+	u := url.URL{Scheme: "nats", User: url.User(token), Host: net.JoinHostPort(host, strconv.Itoa(addr.Port))}
 	n.url = u.String()
 	return n, nil
 }
@@ -129,15 +130,19 @@ type natsLogger struct {
 
 var _ server.Logger = natsLogger{}
 
-func (l natsLogger) Noticef(format string, v ...any) { l.log.Debug(fmt.Sprintf(format, v...)) }
-func (l natsLogger) Warnf(format string, v ...any)   { l.log.Warn(fmt.Sprintf(format, v...)) }
-func (l natsLogger) Errorf(format string, v ...any)  { l.log.Error(fmt.Sprintf(format, v...)) }
+func (l natsLogger) Noticef(format string, v ...any) { l.pass(slog.LevelDebug, format, v) }
+func (l natsLogger) Warnf(format string, v ...any)   { l.pass(slog.LevelWarn, format, v) }
+func (l natsLogger) Errorf(format string, v ...any)  { l.pass(slog.LevelError, format, v) }
 func (l natsLogger) Debugf(string, ...any)           {}
 func (l natsLogger) Tracef(string, ...any)           {}
 
+func (l natsLogger) pass(level slog.Level, format string, v []any) {
+	l.log.Log(context.Background(), level, "nats", "says", fmt.Sprintf(format, v...))
+}
+
 func (l natsLogger) Fatalf(format string, v ...any) {
 	err := fmt.Errorf(format, v...)
-	l.log.Error(err.Error())
+	l.log.Error("nats gives up", "error", err)
 	select {
 	case l.fatal <- err:
 	default: // the first one is what StartNATS reports

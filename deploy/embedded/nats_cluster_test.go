@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -84,11 +85,11 @@ func (c *cluster) stop(i int) {
 
 func (c *cluster) connect(t *testing.T) *nats.Conn {
 	t.Helper()
-	var urls string
-	for _, o := range c.opts {
-		urls += fmt.Sprintf("nats://127.0.0.1:%d,", o.Port)
+	urls := make([]string, len(c.opts))
+	for i, o := range c.opts {
+		urls[i] = fmt.Sprintf("nats://127.0.0.1:%d", o.Port)
 	}
-	nc, err := nats.Connect(urls, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond), nats.RetryOnFailedConnect(true))
+	nc, err := nats.Connect(strings.Join(urls, ","), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond), nats.RetryOnFailedConnect(true))
 	if err != nil {
 		t.Fatal(err)
 	}

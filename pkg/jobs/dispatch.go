@@ -38,7 +38,8 @@ type dispatcher struct {
 	// moved are the stream sequences of messages that this dispatcher moved
 	// and the consumer had not delivered when it was asked last. The
 	// consumer's own count lags behind the acknowledgement of a publish.
-	moved []uint64
+	moved      []uint64
+	nextSurvey time.Time
 
 	mu     sync.Mutex
 	hinted map[string]bool // tenants that came up since the last look
@@ -76,40 +77,40 @@ func (d *dispatcher) hint(msg *nats.Msg) {
 }
 
 func (d *dispatcher) run(ctx context.Context) error {
-	var survey time.Time // when to list the whole backlog again
-	for {
-		err := error(nil)
-		if !time.Now().Before(survey) {
-			began := time.Now()
-			err = d.survey(ctx)
-			// A listing of 5000 takes some 5 ms: whatever the length, it gets
-			// a twentieth of the time.
-			pause := max(d.q.cfg.Poll/2+rand.N(d.q.cfg.Poll), 20*time.Since(began)) //nolint:gosec // jitter
-			survey = time.Now().Add(pause)
-		}
-		if err == nil {
-			err = d.fill(ctx)
-		}
-		if ctx.Err() != nil {
-			return nil
-		}
-		if errors.Is(err, nats.ErrConnectionClosed) {
+	for ctx.Err() == nil {
+		err := d.look(ctx)
+		switch {
+		case ctx.Err() != nil: // the end, not a failure
+		case errors.Is(err, nats.ErrConnectionClosed):
 			return fmt.Errorf("dispatch %s: %w", d.class, err)
-		}
-		if err != nil {
+		case err != nil:
 			d.q.log.WarnContext(ctx, "dispatch", "class", string(d.class), "error", err)
-			survey = time.Time{}
+			d.nextSurvey = time.Time{}
 		}
-		if !d.wait(ctx, survey, err != nil) {
-			return nil
-		}
+		d.wait(ctx, err != nil)
 	}
+	return nil
 }
 
-// wait returns at a hint, when a survey is due, or after a pause for breath
-// when something failed. It is false when ctx ended.
-func (d *dispatcher) wait(ctx context.Context, survey time.Time, failed bool) bool {
-	signal, pause := d.signal, time.Until(survey)
+// look moves what there is room for, of all tenants when a survey is due, else
+// of those that are known.
+func (d *dispatcher) look(ctx context.Context) error {
+	if began := time.Now(); !began.Before(d.nextSurvey) {
+		if err := d.survey(ctx); err != nil {
+			return err
+		}
+		// A listing of 5000 takes some 5 ms: whatever the length, it gets a
+		// twentieth of the time.
+		jittered := d.q.cfg.Poll/2 + rand.N(d.q.cfg.Poll) //nolint:gosec // not a secret
+		d.nextSurvey = time.Now().Add(max(jittered, 20*time.Since(began)))
+	}
+	return d.fill(ctx)
+}
+
+// wait returns at a hint, when a survey is due, after a pause for breath when
+// something failed, or when ctx ends.
+func (d *dispatcher) wait(ctx context.Context, failed bool) {
+	signal, pause := d.signal, time.Until(d.nextSurvey)
 	if failed {
 		signal, pause = nil, time.Second
 	}
@@ -119,9 +120,7 @@ func (d *dispatcher) wait(ctx context.Context, survey time.Time, failed bool) bo
 	case <-signal:
 	case <-t.C:
 	case <-ctx.Done():
-		return false
 	}
-	return true
 }
 
 // survey finds the tenants of the backlog by listing all of it, in case that
@@ -141,7 +140,29 @@ func (d *dispatcher) survey(ctx context.Context) error {
 	}
 	d.admit(tenants)
 	d.moved = nil // what somebody removed would never be delivered
+	d.recount(ctx, len(info.State.Subjects))
 	return nil
+}
+
+// recount has the server count the backlog's consumer anew when its number is
+// not what was listed. Asking a consumer for its number while a message is
+// deleted makes it lose one for good, and an autoscaler that reads it would
+// leave a message alone with no worker. Nobody pulls from this consumer, so a
+// reset changes nothing else; it counts only when it changes the position, so
+// there are two.
+func (d *dispatcher) recount(ctx context.Context, listed int) {
+	c := d.q.classes[d.class].backlog
+	info, err := c.Info(ctx)
+	if err == nil && count(info.NumPending) != listed {
+		for _, position := range []uint64{2, 1} {
+			if _, err = d.q.js.ResetConsumerToSequence(ctx, info.Stream, info.Name, position); err != nil {
+				break
+			}
+		}
+	}
+	if err != nil {
+		d.q.log.DebugContext(ctx, "recount the backlog", "class", string(d.class), "error", err)
+	}
 }
 
 // admit gives tenants without a place in the ring the last ones.
@@ -216,7 +237,7 @@ func (d *dispatcher) move(ctx context.Context, tenant string) (bool, error) {
 	id := strconv.FormatUint(next.Sequence, 36) + "-" + strconv.FormatInt(next.Time.UnixNano(), 36)
 	seq, err := d.q.publish(ctx, d.q.work, msg, jetstream.WithMsgID(id))
 	if err != nil {
-		return false, fmt.Errorf("move %s: publish: %w", next.Subject, err)
+		return false, fmt.Errorf("move %s: %w", next.Subject, err)
 	}
 	if seq > 0 {
 		d.moved = append(d.moved, seq)
@@ -226,27 +247,28 @@ func (d *dispatcher) move(ctx context.Context, tenant string) (bool, error) {
 		if errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) {
 			return nil // another dispatcher did; else it comes again, and is refused
 		}
-		return err
+		if err != nil {
+			return fmt.Errorf("delete: %w", err)
+		}
+		return nil
 	})
 	if err != nil {
-		return false, fmt.Errorf("move %s: delete: %w", next.Subject, err)
+		return false, fmt.Errorf("move %s: %w", next.Subject, err)
 	}
 	return true, nil
 }
 
 // next reads the oldest message of a tenant from the backlog's leader, nil
 // when there is none.
-func (d *dispatcher) next(ctx context.Context, tenant string) (msg *jetstream.RawStreamMsg, err error) {
-	err = jsretry.Do(ctx, d.q.cfg.Timeout, func(ctx context.Context) error {
-		msg, err = d.q.backlog.GetMsg(ctx, 1, jetstream.WithGetMsgSubject(d.q.root+"backlog."+string(d.class)+"."+tenant+".>"))
-		if errors.Is(err, jetstream.ErrMsgNotFound) {
-			msg = nil
-			return nil
+func (d *dispatcher) next(ctx context.Context, tenant string) (*jetstream.RawStreamMsg, error) {
+	var found *jetstream.RawStreamMsg
+	err := jsretry.Do(ctx, d.q.cfg.Timeout, func(ctx context.Context) error {
+		msg, err := d.q.backlog.GetMsg(ctx, 1, jetstream.WithGetMsgSubject(d.q.root+"backlog."+string(d.class)+"."+tenant+".>"))
+		if err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
+			return fmt.Errorf("look for the next of a tenant: %w", err)
 		}
-		return err
+		found = msg
+		return nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("look for the next of a tenant: %w", err)
-	}
-	return msg, nil
+	return found, err
 }

@@ -155,8 +155,10 @@ func (q *JetStream) stream(ctx context.Context, name string, cfg jetstream.Strea
 	cfg.Storage = jetstream.FileStorage
 	cfg.Replicas = q.cfg.Replicas
 	err = jsretry.Do(ctx, q.cfg.Timeout, func(ctx context.Context) error {
-		s, err = q.js.CreateOrUpdateStream(ctx, cfg)
-		return err
+		if s, err = q.js.CreateOrUpdateStream(ctx, cfg); err != nil {
+			return fmt.Errorf("create or update: %w", err)
+		}
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open stream %s: %w", cfg.Name, err)
@@ -178,8 +180,10 @@ func (q *JetStream) consumer(ctx context.Context, s jetstream.Stream, name, filt
 		MaxWaiting:    maxWaiting,
 	}
 	err = jsretry.Do(ctx, q.cfg.Timeout, func(ctx context.Context) error {
-		c, err = s.CreateOrUpdateConsumer(ctx, cfg)
-		return err
+		if c, err = s.CreateOrUpdateConsumer(ctx, cfg); err != nil {
+			return fmt.Errorf("create or update: %w", err)
+		}
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open consumer %s: %w", name, err)
@@ -209,13 +213,16 @@ func (q *JetStream) publish(ctx context.Context, to jetstream.Stream, msg *nats.
 			return nil
 		}
 		if !refused(err) {
-			return err
+			return fmt.Errorf("publish: %w", err)
 		}
 		_, err = to.GetLastMsgForSubject(ctx, msg.Subject)
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
 			return jsretry.ErrAgain
 		}
-		return err
+		if err != nil {
+			return fmt.Errorf("read what refused a publish: %w", err)
+		}
+		return nil
 	})
 	return seq, err
 }
@@ -255,7 +262,7 @@ func (q *JetStream) encode(m Message) (*nats.Msg, error) {
 	}
 	data, err := wire.Marshal(wire.FromMessage(m))
 	if err != nil {
-		return nil, err //nolint:wrapcheck // says what it did
+		return nil, err
 	}
 	msg := &nats.Msg{Subject: q.root + "backlog." + string(m.Work.Stage.Class()) + "." + key, Data: data, Header: nats.Header{}}
 	setTrace(msg.Header, m.Trace)
@@ -401,8 +408,10 @@ func (d *delivery) Handback(ctx context.Context, delay time.Duration) error {
 // confirmation. Telling twice does no harm.
 func (d *delivery) tell(ctx context.Context, what string) error {
 	err := jsretry.Do(ctx, d.q.cfg.Timeout, func(ctx context.Context) error {
-		_, err := d.q.nc.RequestWithContext(ctx, d.msg.Reply(), []byte(what))
-		return err
+		if _, err := d.q.nc.RequestWithContext(ctx, d.msg.Reply(), []byte(what)); err != nil {
+			return fmt.Errorf("ask for a confirmation: %w", err)
+		}
+		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("tell %s about %s: %w", what, d.msg.Subject(), err)
@@ -465,10 +474,11 @@ func (q *JetStream) DeadLetters(ctx context.Context, limit int) ([]DeadLetter, e
 	var state jetstream.StreamState
 	err := jsretry.Do(ctx, q.cfg.Timeout, func(ctx context.Context) error {
 		info, err := q.dead.Info(ctx)
-		if err == nil {
-			state = info.State
+		if err != nil {
+			return fmt.Errorf("ask for their number: %w", err)
 		}
-		return err
+		state = info.State
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("dead letters: %w", err)
@@ -490,8 +500,10 @@ func (q *JetStream) DeadLetters(ctx context.Context, limit int) ([]DeadLetter, e
 func (q *JetStream) deadLetter(ctx context.Context, seq uint64) (DeadLetter, error) {
 	var msg *jetstream.RawStreamMsg
 	err := jsretry.Do(ctx, q.cfg.Timeout, func(ctx context.Context) (err error) {
-		msg, err = q.dead.GetMsg(ctx, seq)
-		return err
+		if msg, err = q.dead.GetMsg(ctx, seq); err != nil {
+			return fmt.Errorf("read: %w", err)
+		}
+		return nil
 	})
 	if err != nil {
 		return DeadLetter{}, err
@@ -513,11 +525,11 @@ func (q *JetStream) Depth(ctx context.Context, class render.Class) (Depth, error
 	err := jsretry.Do(ctx, q.cfg.Timeout, func(ctx context.Context) error {
 		backlog, err := c.backlog.Info(ctx)
 		if err != nil {
-			return err
+			return fmt.Errorf("ask the backlog: %w", err)
 		}
 		work, err := c.work.Info(ctx)
 		if err != nil {
-			return err
+			return fmt.Errorf("ask the class: %w", err)
 		}
 		d = Depth{Backlog: count(backlog.NumPending), Ready: count(work.NumPending), Running: work.NumAckPending}
 		return nil
@@ -528,4 +540,4 @@ func (q *JetStream) Depth(ctx context.Context, class render.Class) (Depth, error
 	return d, nil
 }
 
-func count(n uint64) int { return int(min(n, 1<<31-1)) } //nolint:gosec // bounded
+func count(n uint64) int { return int(min(n, 1<<31-1)) }

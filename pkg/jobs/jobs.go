@@ -79,8 +79,8 @@ type Queue interface {
 	Dispatch(ctx context.Context, class render.Class) error
 	// Depth counts the messages of a class: waiting in the backlog, ready in
 	// the class stream, and delivered to workers. The numbers are the server's
-	// own counts, which lag a little and may be off by a few after a change of
-	// leader.
+	// own counts, which lag a little; the backlog's may be off by a few until
+	// a dispatcher has looked at all of it.
 	Depth(ctx context.Context, class render.Class) (Depth, error)
 }
 

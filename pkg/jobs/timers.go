@@ -32,7 +32,10 @@ func (q *JetStream) Schedule(ctx context.Context, t Timer) error {
 		_, err := q.js.PublishMsg(ctx, msg,
 			jetstream.WithScheduleAt(t.At.Add(time.Second-time.Nanosecond).Truncate(time.Second)),
 			jetstream.WithScheduleTarget(q.root+"timer.due."+name))
-		return err
+		if err != nil {
+			return fmt.Errorf("publish: %w", err)
+		}
+		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("schedule %s: %w", t.Name, err)

@@ -90,8 +90,10 @@ func openBucket(ctx context.Context, js jetstream.JetStream, c bucketConfig) (*b
 	}
 	err := jsretry.Do(ctx, c.timeout, func(ctx context.Context) error {
 		var err error
-		b.stream, err = js.CreateOrUpdateStream(ctx, cfg)
-		return err
+		if b.stream, err = js.CreateOrUpdateStream(ctx, cfg); err != nil {
+			return fmt.Errorf("create or update: %w", err)
+		}
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open bucket %s: %w", c.name, err)
@@ -163,7 +165,7 @@ func (b *bucket) write(ctx context.Context, msg *nats.Msg, expected uint64, ttl 
 			return nil
 		case !wrongSequence(err):
 			doubt = doubt || jsretry.Temporary(err)
-			return err
+			return fmt.Errorf("write: %w", err)
 		case !doubt:
 			return ErrConflict
 		}
@@ -231,15 +233,17 @@ func (b *bucket) scan(ctx context.Context) iter.Seq2[entry, error] {
 
 // consumer reads the bucket's messages in order. It may sit on a follower: what
 // it says is no answer to a question.
-func (b *bucket) consumer(ctx context.Context, from jetstream.DeliverPolicy) (c jetstream.Consumer, err error) {
-	err = jsretry.Do(ctx, b.timeout, func(ctx context.Context) error {
-		c, err = b.stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: from})
-		return err
+func (b *bucket) consumer(ctx context.Context, from jetstream.DeliverPolicy) (jetstream.Consumer, error) {
+	var opened jetstream.Consumer
+	err := jsretry.Do(ctx, b.timeout, func(ctx context.Context) error {
+		c, err := b.stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: from})
+		if err != nil {
+			return fmt.Errorf("open a consumer: %w", err)
+		}
+		opened = c
+		return nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("open a consumer: %w", err)
-	}
-	return c, nil
+	return opened, err
 }
 
 func (b *bucket) walk(ctx context.Context, fn func(entry) bool) error {

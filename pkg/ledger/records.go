@@ -123,6 +123,12 @@ func (l *JetStream) Renders(ctx context.Context) iter.Seq2[RenderEntry, error] {
 // WatchRenders implements Ledger.
 func (l *JetStream) WatchRenders(ctx context.Context, fn func(*render.Record)) error {
 	var mu sync.Mutex // one fn at a time over all shards
+	var stops []func()
+	defer func() {
+		for _, stop := range stops {
+			stop()
+		}
+	}()
 	for _, b := range l.renders {
 		stop, err := b.watch(ctx, &mu, func(e entry) {
 			if r, err := decodeRender(e); err == nil && ctx.Err() == nil {
@@ -132,7 +138,7 @@ func (l *JetStream) WatchRenders(ctx context.Context, fn func(*render.Record)) e
 		if err != nil {
 			return fmt.Errorf("watch renders: %w", err)
 		}
-		defer stop()
+		stops = append(stops, stop)
 	}
 	<-ctx.Done()
 	return nil

@@ -46,8 +46,7 @@ func Do(ctx context.Context, timeout time.Duration, try func(context.Context) er
 // Temporary reports whether the same call may succeed later. The effect of the
 // call is unknown then.
 func Temporary(err error) bool {
-	var api *jetstream.APIError
-	if errors.As(err, &api) {
+	if api, ok := errors.AsType[*jetstream.APIError](err); ok {
 		return api.Code == 503 // 500 is a refusal, such as of a configuration
 	}
 	for _, t := range []error{
@@ -66,8 +65,7 @@ func Temporary(err error) bool {
 
 // ErrorCode returns the JetStream error code of err, 0 when it has none.
 func ErrorCode(err error) jetstream.ErrorCode {
-	var api *jetstream.APIError
-	if errors.As(err, &api) {
+	if api, ok := errors.AsType[*jetstream.APIError](err); ok {
 		return api.ErrorCode
 	}
 	return 0

@@ -174,6 +174,7 @@ func RunReplicated(t *testing.T, connect func(*testing.T) *nats.Conn, replicas i
 		"TwoDispatchers":       {run: testTwoDispatchers},
 		"DispatcherInterrupts": {run: testDispatcherInterrupts},
 		"LostHint":             {run: testLostHint, cfg: jobs.Config{Poll: 200 * time.Millisecond}},
+		"Recount":              {run: testRecount, cfg: jobs.Config{Poll: 200 * time.Millisecond}},
 		"ManyPullers":          {run: testManyPullers},
 		"Timers":               {run: testTimers},
 		"TimerReplaced":        {run: testTimerReplaced},
@@ -556,6 +557,37 @@ func testLostHint(t *testing.T, b *bench) {
 	_, err := b.js.Publish(ctx, msg.Subject, msg.Data)
 	ok(t, err)
 	ok(t, b.fetch(t, render.ClassCPU).Ack(ctx))
+}
+
+// testRecount shows that the backlog's number becomes right again: the server
+// miscounts when it is asked while messages are deleted.
+func testRecount(t *testing.T, b *bench) {
+	const n, deleted = 300, 250
+	ctx := t.Context()
+	ok(t, b.Enqueue(ctx, segments(alice, n)...))
+	backlog, err := b.js.Stream(ctx, b.cfg.Prefix+"vidforge_backlog")
+	ok(t, err)
+	asking, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for asking.Err() == nil {
+				if _, err := b.Depth(ctx, render.ClassCPU); err != nil {
+					t.Errorf("depth: %v", err)
+				}
+			}
+		})
+	}
+	for seq := uint64(1); seq <= deleted; seq++ {
+		ok(t, backlog.DeleteMsg(ctx, seq))
+	}
+	stop()
+	wg.Wait()
+	d, err := b.Depth(ctx, render.ClassCPU)
+	ok(t, err)
+	t.Logf("the server counts %d of %d messages", d.Backlog, n-deleted)
+	b.dispatch(t, b, render.ClassCPU)
+	b.wantDepth(t, render.ClassCPU, jobs.Depth{Backlog: n - deleted - 2, Ready: 2})
 }
 
 // testManyPullers exceeds the server's own limits of 512 waiting pulls and 1000
