@@ -153,8 +153,12 @@ func EncodeAudio(ctx context.Context, j Job) (Made, error) {
 	if err != nil {
 		return m, runFailed(ctx, what, res, err)
 	}
-	// What came out is checked against the plan when it is joined.
-	if res.Last.OutTime == nil || *res.Last.OutTime <= 0 {
+	// The progress's time may stand still at zero: look at the file.
+	i, err := inspect(ctx, j.Tools, j.Dir, ffmpeg.Input{Path: m.Path})
+	if err != nil {
+		return m, err
+	}
+	if len(i.Streams) != 1 || i.Streams[0].CodecName != "aac" || i.duration() <= 0 {
 		return m, sourceFault("The source's sound could not be decoded.")
 	}
 	return m, nil
