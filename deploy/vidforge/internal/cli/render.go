@@ -5,11 +5,11 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -487,7 +487,7 @@ func (j *job) report(err error) error {
 		ExitCode int              `json:"exit_code"`
 		Output   string           `json:"output,omitempty"`
 		Preview  string           `json:"preview,omitempty"`
-		Video    json.RawMessage  `json:"video,omitempty"`
+		Video    map[string]any   `json:"video,omitempty"`
 		Phases   map[string]int64 `json:"phases_ms"`
 		Error    *failure         `json:"error,omitempty"`
 	}{RenderID: j.taskID, ExitCode: ExitCode(err), Preview: j.preview, Phases: map[string]int64{}}
@@ -495,7 +495,10 @@ func (j *job) report(err error) error {
 		out.Phases[p.name] = p.took.Milliseconds()
 	}
 	if j.video != nil {
-		out.Video = j.video.Raw
+		out.Video = maps.Clone(j.video.All)
+		// Whoever has this URL has the video: it belongs into no log.
+		delete(out.Video, "download_url")
+		delete(out.Video, "download_expires_at")
 	}
 	if err == nil {
 		out.Output = j.o.out

@@ -248,6 +248,9 @@ func TestRenderSendsWhatWasAsked(t *testing.T) {
 	if report.RenderID != fakeTask || report.ExitCode != 0 || report.Output != b.path("out.mp4") || report.Preview != b.path("preview.png") || report.Video["width"] != 1920.0 {
 		t.Errorf("report %+v", report)
 	}
+	if _, ok := report.Video["download_url"]; ok {
+		t.Error("the report holds a URL that is a credential")
+	}
 	for _, phase := range []string{"start", "upload", "preview", "encode", "download"} {
 		if _, ok := report.Phases[phase]; !ok {
 			t.Errorf("no phase %s in %v", phase, report.Phases)

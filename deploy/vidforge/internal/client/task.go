@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -79,8 +78,8 @@ type Video struct {
 	VideoCodec      string  `json:"video_codec"`
 	AudioCodec      string  `json:"audio_codec"`
 	Encoder         string  `json:"encoder"`
-	// Raw is the whole structured content as it arrived.
-	Raw json.RawMessage `json:"-"`
+	// All is the whole structured content as it arrived.
+	All map[string]any `json:"-"`
 }
 
 // Render calls the render tool and returns the task that it answers with.
@@ -150,11 +149,9 @@ func (t *Task) outcome() (*Video, error) {
 		if err := decodeResult(t.Result, &v); err != nil {
 			return nil, err
 		}
-		raw, err := json.Marshal(t.Result.StructuredContent)
-		if err != nil {
-			return nil, fmt.Errorf("read structured content: %w", err)
+		if err := decodeResult(t.Result, &v.All); err != nil {
+			return nil, err
 		}
-		v.Raw = raw
 		return &v, nil
 	case mcptask.StatusCancelled:
 		return nil, render.Errorf(render.CodeRenderCancelled, render.BlameCaller, "The render was cancelled.")
