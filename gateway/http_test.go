@@ -360,10 +360,15 @@ func TestApprovalPage(t *testing.T) {
 	if token == "" || !strings.Contains(page, `src="data:image/png;base64,`) || strings.Contains(page, "<script>") || !strings.Contains(page, "&lt;script&gt;") {
 		t.Fatalf("page: %s", page)
 	}
-	for k, want := range map[string]string{"Referrer-Policy": "no-referrer", "Cache-Control": "no-store", "X-Frame-Options": "DENY", "X-Content-Type-Options": "nosniff"} {
+	for k, want := range map[string]string{"Referrer-Policy": "same-origin", "Cache-Control": "no-store", "X-Frame-Options": "DENY", "X-Content-Type-Options": "nosniff"} {
 		if got := res.Header.Get(k); got != want {
 			t.Errorf("%s: %q", k, got)
 		}
+	}
+	// A page under no-referrer posts its form with "Origin: null" (Fetch
+	// standard), which the guard refuses.
+	if strings.Contains(page, "no-referrer") {
+		t.Error("the page asks for no-referrer")
 	}
 	if csp := res.Header.Get("Content-Security-Policy"); !strings.Contains(csp, "default-src 'none'") || !strings.Contains(csp, "frame-ancestors 'none'") {
 		t.Errorf("CSP %q", csp)
@@ -396,7 +401,8 @@ func TestApprovalPage(t *testing.T) {
 			t.Errorf("%v: %d", h, res.StatusCode)
 		}
 	}
-	res, _ = b.postForm(id, url.Values{"csrf_token": {token}, "decision": {"approve"}, "note": {"gut\r\nso"}})
+	res, _ = b.postForm(id, url.Values{"csrf_token": {token}, "decision": {"approve"}, "note": {"gut\r\nso"}},
+		"Origin", b.url, "Sec-Fetch-Site", "same-origin")
 	loc, err := res.Location()
 	if err != nil || res.StatusCode != 303 || loc.Path != "/v1/renders/"+string(id)+"/approval" {
 		t.Fatalf("approve: %d %v, %v", res.StatusCode, loc, err)

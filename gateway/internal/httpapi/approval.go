@@ -41,6 +41,11 @@ const (
 	csrfLife = time.Hour
 	// maxPagePreview is the widest preview on the page.
 	maxPagePreview = 1920
+	// referrerPolicy keeps the page's address, which holds a handle, from other
+	// sites. With no-referrer a browser posts the form with "Origin: null",
+	// which no guard can tell from another site's.
+	// https://fetch.spec.whatwg.org/#append-a-request-origin-header
+	referrerPolicy = "same-origin"
 )
 
 // pageData fills the page.
@@ -109,7 +114,7 @@ func (a *API) showPage(w http.ResponseWriter, r *http.Request, status int, v *fa
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Cache-Control", "no-store")
-	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Referrer-Policy", referrerPolicy)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("Content-Security-Policy", "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
@@ -164,7 +169,7 @@ func (a *API) decide(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return fmt.Errorf("decide: %w", err)
 	}
-	w.Header().Set("Referrer-Policy", "no-referrer")
+	w.Header().Set("Referrer-Policy", referrerPolicy)
 	http.Redirect(w, r, "approval", http.StatusSeeOther)
 	return nil
 }
