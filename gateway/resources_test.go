@@ -182,6 +182,14 @@ func TestReadLargeVideo(t *testing.T) {
 	if r := b.read(uri); r.Contents[0].Text != want+"\r\n" {
 		t.Errorf("with an unsafe one: %+v", r)
 	}
+	// A store on the gateway's loopback means nothing to clients elsewhere.
+	remote := newBench(t, func(c *Config) { c.PublicURL = "https://render.example.org" })
+	remote.farm.Presign = func(render.Object) string { return "http://127.0.0.1:9000/v?X-Amz-Signature=1" }
+	id = remote.submit(tasks, plainArgs(remote.source()))
+	remote.finish(id, make([]byte, 8<<20+1))
+	if r := remote.read(id.VideoURI(render.FormatMP4)); r.Contents[0].Text != "https://render.example.org/v1/renders/"+string(id)+"/video\r\n" {
+		t.Errorf("a loopback URL left the machine: %+v", r)
+	}
 	public := newBench(t, func(c *Config) { c.PublicURL = "http://render.example.org" })
 	id = public.submit(tasks, plainArgs(public.source()))
 	public.finish(id, make([]byte, 8<<20+1))

@@ -170,7 +170,7 @@ func (s *Service) downloadURL(ctx context.Context, rec *render.Record) (string, 
 	}
 	if c.Presign != nil {
 		link, until, err := c.Presign(ctx, downloadTTL)
-		if err == nil && safeURL(link) {
+		if err == nil && s.reachableURL(link) {
 			return link, until, nil
 		}
 		if err != nil {
@@ -181,6 +181,21 @@ func (s *Service) downloadURL(ctx context.Context, rec *render.Record) (string, 
 		return link, rec.Expires(), nil
 	}
 	return "", time.Time{}, nil
+}
+
+// reachableURL reports whether a URL of the store may be handed out. Its loopback
+// address is this machine's, which is of use only to clients of a gateway that
+// is reached there as well.
+func (s *Service) reachableURL(link string) bool {
+	u, err := url.Parse(link)
+	if err != nil {
+		return false
+	}
+	if isLoopback(u.Hostname()) {
+		own, err := url.Parse(s.cfg.PublicURL)
+		return err == nil && isLoopback(own.Hostname())
+	}
+	return safeURL(link)
 }
 
 // safeURL reports whether a URL may be handed out: https, or http to this very
