@@ -234,7 +234,7 @@ func TestConfigRefused(t *testing.T) {
 		"everywhere without keys": {Config{Listen: ":8080"}, "KeysFile"},
 		"a network without keys":  {Config{Listen: "192.0.2.1:8080"}, "KeysFile"},
 		"a name without keys":     {Config{Listen: "render.example.org:8080"}, "KeysFile"},
-		"no port":                 {Config{Listen: "127.0.0.1"}, "listen address"},
+		"no port":                 {Config{Listen: "127.0.0.1"}, "invalid Listen"},
 		"negative":                {Config{MaxConcurrent: -1}, "negative"},
 	} {
 		if err := c.cfg.withDefaults().validate(); err == nil || !strings.Contains(err.Error(), c.want) {
