@@ -90,8 +90,8 @@ bench: deps ## Run every module's benchmarks
 	@for m in $(MODULES); do (cd $$m && go test -run '^$$' -bench . -benchmem $(TESTFLAGS) ./...); done
 
 .PHONY: nightly
-nightly: deps ## Run what is too long for every change: race detector, fuzzing, benchmarks
-	$(MAKE) test RACE=1
+nightly: deps ## Run what is too long for every change: clusters, race detector, fuzzing, benchmarks
+	$(MAKE) test RACE=1 TESTFLAGS="-tags nightly $(TESTFLAGS)"
 	@for m in $(MODULES); do \
 		(cd $$m; for pkg in $$(go list ./...); do \
 			for fuzz in $$(go test -list '^Fuzz' "$$pkg" | grep '^Fuzz' || true); do \
