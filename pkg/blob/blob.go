@@ -26,6 +26,9 @@ var (
 	// ErrMismatch is returned when a body has another length or hash than
 	// announced.
 	ErrMismatch = errors.New("blob: body differs from what was announced")
+	// ErrBody wraps what reading a body said: the sender's failure, not the
+	// store's.
+	ErrBody = errors.New("blob: body cannot be read")
 	// ErrUnavailable wraps failures of the store that may pass.
 	ErrUnavailable = errors.New("blob: store unavailable")
 )

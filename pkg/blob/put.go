@@ -112,7 +112,7 @@ func (u *upload) fill(buf []byte) (n int, more bool, err error) {
 		n += m
 	}
 	if err != nil && err != io.EOF { // a wrapped EOF is a failure
-		return 0, false, fmt.Errorf("read body: %w", err)
+		return 0, false, fmt.Errorf("%w: %w", ErrBody, err)
 	}
 	u.size += int64(n)
 	u.hash.Write(buf[:n])

@@ -41,10 +41,12 @@ func (f *Farm) Upload(ctx context.Context, tenant render.Tenant, u Upload) (*ren
 		return nil, f.tooLarge()
 	case errors.Is(err, blob.ErrMismatch):
 		return nil, render.InvalidField("body", "", "The body does not have the announced length or SHA-256; the upload was cut off or changed on its way. Upload it again.").WithCause(err)
-	case err != nil && ctx.Err() == nil && errors.Is(err, blob.ErrUnavailable):
-		return nil, unavailable("store the upload", err)
-	case err != nil:
+	case errors.Is(err, blob.ErrBody), err != nil && ctx.Err() != nil:
 		return nil, render.InvalidField("body", "", "The upload broke off before its end; nothing was kept. Upload it again.").WithCause(err)
+	case err != nil:
+		// Also what a store says for ever, such as that its disk is full: the
+		// caller can do nothing else about it.
+		return nil, unavailable("store the upload", err)
 	case o.Size == 0:
 		f.removeOrphan(ctx, o.Key)
 		return nil, render.InvalidField("body", "", "The upload is empty; send the file's bytes as the request body.")
