@@ -63,7 +63,7 @@ lint: lint-proto lint-modules lint-go ## Check everything that needs no test
 
 .PHONY: lint-go
 lint-go: ## Check format, vet and the rules of .golangci.yaml
-	$(GOLANGCI) run --timeout 20m $(addprefix ./,$(addsuffix /...,$(MODULES)))
+	$(GOLANGCI) run --timeout 20m --allow-parallel-runners $(addprefix ./,$(addsuffix /...,$(MODULES)))
 
 .PHONY: lint-proto
 lint-proto: ## Check style, compatibility and freshness of the protobuf files
