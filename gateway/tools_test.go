@@ -211,9 +211,6 @@ func jsonEqual(a string, b []byte) bool {
 	return bytes.Equal(p, q)
 }
 
-//go:fix inline
-func ptr[T any](v T) *T { return new(v) }
-
 // TestEveryOutput drives every tool through every state and fails when an
 // advertised member never came, or when a result does not fit its schema.
 func TestEveryOutput(t *testing.T) {
@@ -262,7 +259,7 @@ func TestEveryOutput(t *testing.T) {
 	b.encode(id)
 	b.farm.SetProgress(id, farm.Progress{
 		Fraction: new(0.42), Stage: render.StageSegment, FramesDone: new(int64(3021)), FramesTotal: new(int64(7200)), FPS: new(61.234), Speed: new(2.04),
-		ETA: ptr(70 * time.Second), SegmentsDone: new(4), SegmentsTotal: new(12), Attempt: new(1), LogTail: append(make([]string, 30), "frame\x1b[0m= 3021", strings.Repeat("é", 400)),
+		ETA: new(70 * time.Second), SegmentsDone: new(4), SegmentsTotal: new(12), Attempt: new(1), LogTail: append(make([]string, 30), "frame\x1b[0m= 3021", strings.Repeat("é", 400)),
 	})
 	v = status()
 	if got := v["status_message"]; got != "Rendering: 42% (frame 3021/7200), segment 5 of 12, 61 fps, about 70 s left." {
@@ -317,7 +314,7 @@ func TestEveryOutput(t *testing.T) {
 		t.Errorf("cancel: %v", v)
 	}
 
-	b.farm.Estimate, b.farm.Warnings = ptr(42*time.Second), []string{"It is scaled up."}
+	b.farm.Estimate, b.farm.Warnings = new(42*time.Second), []string{"It is scaled up."}
 	logo := b.farm.AddAsset(render.LocalTenant, "logo.png", &render.Facts{Kind: "image", Container: "png", Video: -1, Audio: -1, Reason: "A picture is no source."}).URI()
 	for _, wm := range []string{`{"text":"©"}`, fmt.Sprintf(`{"image_asset_uri":%q}`, logo)} {
 		v = o.see("vidforge_validate_render", b.call(noCaps, "vidforge_validate_render", strings.TrimSuffix(plainArgs(src), "}")+`,"watermark":`+wm+`}`))

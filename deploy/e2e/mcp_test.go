@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"strings"
@@ -178,9 +179,7 @@ func (a *agent) upload(file string) string {
 
 func args(source string, more map[string]any) map[string]any {
 	m := map[string]any{"source_asset_uri": source, "output_format": "mp4", "resolution": "720p", "quality": "draft"}
-	for k, v := range more {
-		m[k] = v
-	}
+	maps.Copy(m, more)
 	return m
 }
 

@@ -88,7 +88,7 @@ func spawn(t *testing.T, r role) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{cmd: exec.Command(os.Args[0]), done: make(chan error, 1)} //nolint:gosec,noctx // this binary; ended by kill
+	p := &process{cmd: exec.Command(os.Args[0]), done: make(chan error, 1)}
 	p.cmd.Env = append(os.Environ(), roleVariable+"="+string(config))
 	var log strings.Builder
 	p.cmd.Stderr = &log
@@ -148,15 +148,13 @@ func (c *crew) hire(id, scratch string) *process {
 func (c *crew) begin(a *render.Asset) render.ID {
 	c.t.Helper()
 	v, _, err := c.Submit(c.t.Context(), c.tenant, farm.Submission{Request: render.Request{
-		SourceAssetURI: a.ID.URI(), OutputFormat: "mp4", Resolution: "1080p", Quality: ptr("high")}})
+		SourceAssetURI: a.ID.URI(), OutputFormat: "mp4", Resolution: "1080p", Quality: new("high")}})
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	c.untilFrames(v.Record.ID)
 	return v.Record.ID
 }
-
-func ptr[T any](v T) *T { return &v }
 
 func (c *crew) untilFrames(id render.ID) {
 	c.t.Helper()

@@ -32,7 +32,7 @@ func (f *Farm) change(ctx context.Context, tenant render.Tenant, id render.ID, e
 			return entry, false, nil
 		}
 		if err != nil {
-			return entry, false, err //nolint:wrapcheck // classified or ErrIllegal
+			return entry, false, err
 		}
 		written, err := f.stores.Ledger.UpdateRender(ctx, entry, next)
 		if errors.Is(err, ledger.ErrConflict) {

@@ -21,7 +21,7 @@ const idempotencySecret = "idempotency"
 func (f *Farm) Submit(ctx context.Context, tenant render.Tenant, s Submission) (v *View, existing bool, err error) {
 	spec, err := render.Normalize(s.Request)
 	if err != nil {
-		return nil, false, err //nolint:wrapcheck // already classified
+		return nil, false, err
 	}
 	ctx, cancel := detached(ctx)
 	defer cancel()
@@ -248,7 +248,7 @@ func (f *Farm) vanished(ctx context.Context, tenant render.Tenant, refs ...*rend
 func (f *Farm) Validate(ctx context.Context, tenant render.Tenant, req render.Request) (*Validation, error) {
 	spec, err := render.Normalize(req)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // already classified
+		return nil, err
 	}
 	source, _, err := f.inputs(ctx, tenant, spec)
 	if err != nil {

@@ -8,8 +8,6 @@ import (
 	"github.com/vidforge/vidforge/pkg/render"
 )
 
-func ptr[T any](v T) *T { return &v }
-
 func encoding(segments ...render.Segment) *render.Record {
 	return &render.Record{
 		ID: render.NewID(), State: render.StateRendering, Step: render.StepEncode, Generation: 2,
@@ -25,12 +23,12 @@ func sample(index int, s progress.Sample) progress.Sample {
 func TestSummarizeAddsUpSegments(t *testing.T) {
 	t.Parallel()
 	rec := encoding(render.Segment{To: 100}, render.Segment{From: 100, To: 200})
-	old := sample(0, progress.Sample{FramesDone: ptr(int64(77)), FPS: ptr(9.0)})
+	old := sample(0, progress.Sample{FramesDone: new(int64(77)), FPS: new(9.0)})
 	old.Work.Generation = 1
 	p := summarize(rec, progress.Live{Samples: []progress.Sample{
 		old,
-		sample(0, progress.Sample{Attempt: 2, FramesDone: ptr(int64(100)), Done: true, FPS: ptr(500.0)}),
-		sample(1, progress.Sample{Attempt: 1, FramesDone: ptr(int64(50)), FPS: ptr(25.0), Speed: ptr(1.5), LogTail: []string{"x"}, At: time.Unix(1, 0)}),
+		sample(0, progress.Sample{Attempt: 2, FramesDone: new(int64(100)), Done: true, FPS: new(500.0)}),
+		sample(1, progress.Sample{Attempt: 1, FramesDone: new(int64(50)), FPS: new(25.0), Speed: new(1.5), LogTail: []string{"x"}, At: time.Unix(1, 0)}),
 	}})
 	if *p.FramesDone != 150 || *p.FramesTotal != 200 || *p.SegmentsDone != 1 || *p.SegmentsTotal != 2 {
 		t.Errorf("frames %d of %d, segments %d of %d", *p.FramesDone, *p.FramesTotal, *p.SegmentsDone, *p.SegmentsTotal)
@@ -49,7 +47,7 @@ func TestSummarizeNeverGuesses(t *testing.T) {
 	if p.Fraction != nil || p.FramesDone != nil || p.FPS != nil || p.ETA != nil || p.SegmentsDone != nil || p.Attempt != nil {
 		t.Errorf("without samples: %+v", p)
 	}
-	p = summarize(encoding(render.Segment{To: 100}), progress.Live{Samples: []progress.Sample{sample(0, progress.Sample{FramesDone: ptr(int64(100))})}})
+	p = summarize(encoding(render.Segment{To: 100}), progress.Live{Samples: []progress.Sample{sample(0, progress.Sample{FramesDone: new(int64(100))})}})
 	if *p.Fraction != 0.99 {
 		t.Errorf("an encode that has not ended is at %v", *p.Fraction)
 	}

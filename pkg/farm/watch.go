@@ -76,7 +76,7 @@ func (f *Farm) Watch(ctx context.Context, tenant render.Tenant, id render.ID, fn
 		case <-wake:
 		case <-ticker.C:
 		case <-ctx.Done():
-			return context.Cause(ctx) //nolint:wrapcheck // the caller's own
+			return context.Cause(ctx)
 		}
 	}
 }

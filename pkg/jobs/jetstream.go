@@ -294,7 +294,7 @@ func (q *JetStream) enqueue(ctx context.Context, below string, msgs []*nats.Msg)
 			})
 		}
 	}
-	return g.Wait() //nolint:wrapcheck // the caller says what it did
+	return g.Wait()
 }
 
 func (q *JetStream) workSubject(backlogSubject string) string {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "rewrite the golden files") //nolint:gochecknoglobals // a flag
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // TestWire compares what goes over the wire with files to be read by a person.
 func TestWire(t *testing.T) {

@@ -77,10 +77,11 @@ var errStopping = errors.New("the worker stops")
 // startSpan begins a trace of its own for the attempt, linked to the request
 // that caused it: queues are long, and one trace over days helps nobody.
 func startSpan(ctx context.Context, c *farm.Claim) (context.Context, trace.Span) {
-	return telemetry.Tracer().Start(ctx, "process "+string(c.Work.Stage), append(telemetry.LinkedTo(c.Trace),
+	return telemetry.Tracer().Start(ctx, "process "+string(c.Work.Stage), append( //nolint:spancheck // the caller ends it
+		telemetry.LinkedTo(c.Trace),
 		trace.WithSpanKind(trace.SpanKindConsumer),
 		trace.WithAttributes(telemetry.RenderID(c.Work.Owner()), telemetry.Tenant(c.Work.Tenant.Key()),
-			telemetry.Stage(string(c.Work.Stage)), telemetry.Attempt(c.Attempt)))...) //nolint:spancheck // the caller ends it
+			telemetry.Stage(string(c.Work.Stage)), telemetry.Attempt(c.Attempt)))...)
 }
 
 func recordError(span trace.Span, err error) {
@@ -139,7 +140,7 @@ func (b *bench) fetch(ctx context.Context, o render.Object, name string) (string
 	file := filepath.Join(b.dir, name)
 	if err := b.claim.Fetch(ctx, o, file); err != nil {
 		recordError(span, err)
-		return "", err //nolint:wrapcheck // classified
+		return "", err
 	}
 	return file, nil
 }
@@ -147,7 +148,7 @@ func (b *bench) fetch(ctx context.Context, o render.Object, name string) (string
 func (b *bench) store(ctx context.Context, file, name, contentType string) (o render.Object, err error) {
 	ctx, span := telemetry.Tracer().Start(ctx, "store "+name)
 	defer span.End()
-	f, err := os.Open(file) //nolint:gosec // a file of the job's own directory
+	f, err := os.Open(file)
 	if err != nil {
 		return o, workerFault("open what was made", err)
 	}
@@ -163,7 +164,7 @@ func (b *bench) store(ctx context.Context, file, name, contentType string) (o re
 	span.SetAttributes(attribute.Int64("vidforge.bytes", info.Size()))
 	o, err = b.claim.Store(ctx, name, contentType, f, info.Size())
 	recordError(span, err)
-	return o, err //nolint:wrapcheck // classified
+	return o, err
 }
 
 // source fetches the render's source, under a fixed name whatever it was called.
@@ -212,7 +213,7 @@ func (b *bench) probe(ctx context.Context) (*render.StageResult, error) {
 	}
 	facts, err := media.Probe(ctx, b.Tools, b.dir, file)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // classified
+		return nil, err
 	}
 	return &render.StageResult{Facts: facts}, nil
 }
@@ -235,7 +236,7 @@ func (b *bench) overlay(ctx context.Context, j *media.Job) (stored render.Object
 		}
 	}
 	if j.Overlay, err = media.DrawOverlay(ctx, b.Tools, b.dir, rec.Spec.Watermark, logo, j.Plan.Width, j.Plan.Height); err != nil {
-		return stored, err //nolint:wrapcheck // classified
+		return stored, err
 	}
 	return b.store(ctx, j.Overlay, "overlay.png", "image/png")
 }
@@ -254,7 +255,7 @@ func (b *bench) preview(ctx context.Context) (*render.StageResult, error) {
 	}
 	picture, err := media.Preview(ctx, j)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // classified
+		return nil, err
 	}
 	o, err := b.store(ctx, picture.Path, "preview.png", "image/png")
 	if err != nil {
@@ -288,7 +289,7 @@ func (b *bench) segment(ctx context.Context) (*render.StageResult, error) {
 	j.Progress = report
 	made, err := media.EncodeSegment(ctx, j, b.claim.Work.Index)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // classified
+		return nil, err
 	}
 	o, err := b.store(ctx, made.Path, "video.mp4", "video/mp4")
 	if err != nil {
@@ -312,7 +313,7 @@ func (b *bench) audio(ctx context.Context) (*render.StageResult, error) {
 	j.Progress = report
 	made, err := media.EncodeAudio(ctx, j)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // classified
+		return nil, err
 	}
 	o, err := b.store(ctx, made.Path, "audio"+filepath.Ext(made.Path), "audio/mp4")
 	if err != nil {
@@ -325,7 +326,7 @@ func (b *bench) audio(ctx context.Context) (*render.StageResult, error) {
 func (b *bench) assemble(ctx context.Context) (*render.StageResult, error) {
 	results, sound, err := b.claim.EncodeResults(ctx)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // classified
+		return nil, err
 	}
 	files := make([]string, len(results))
 	for i, res := range results {
@@ -342,7 +343,7 @@ func (b *bench) assemble(ctx context.Context) (*render.StageResult, error) {
 	j := b.job("", b.claim.Record.Plan)
 	made, output, err := media.Assemble(ctx, j, files, audio)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // classified
+		return nil, err
 	}
 	o, err := b.store(ctx, made.Path, "final."+string(j.Spec.Format), j.Spec.Format.MIMEType())
 	if err != nil {
