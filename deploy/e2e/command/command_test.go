@@ -279,6 +279,7 @@ func TestFarmSurvivesSIGKILL(t *testing.T) {
 	u.untilEncoding(first.url, id)
 	first.signal(syscall.SIGKILL)
 	first.exit()
+	until(t, "word of the client that the server is away", func() bool { return strings.Contains(client.err.String(), "trying again") })
 	until(t, "end of the killed farm's ffmpeg", func() bool { return len(ffmpegs(t, data)) == 0 })
 
 	second := u.up(strings.TrimPrefix(first.url, "http://"), data)
@@ -299,9 +300,6 @@ func TestFarmSurvivesSIGKILL(t *testing.T) {
 	}
 	if got := frames(t, u.path("out.mp4")); got != "1440,1080,90" {
 		t.Errorf("the video is %s", got)
-	}
-	if !strings.Contains(client.err.String(), "trying again") {
-		t.Error("the client did not say that the server was away")
 	}
 	second.signal(syscall.SIGTERM)
 	if code := second.exit(); code != 0 {
@@ -376,9 +374,6 @@ func TestFarmAndItsCommands(t *testing.T) {
 			if !found[name] {
 				t.Errorf("%s is not ok in %+v", name, report.Checks)
 			}
-		}
-		if code, out, _ := u.run("doctor", "--server", "http://127.0.0.1:1"); code != 1 || !regexp.MustCompile(`MISSING +server`).MatchString(out) {
-			t.Errorf("exit code %d: %s", code, out)
 		}
 	})
 	t.Run("assets", func(t *testing.T) {

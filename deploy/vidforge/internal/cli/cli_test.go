@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/vidforge/vidforge/deploy/vidforge/internal/client"
 	"github.com/vidforge/vidforge/deploy/vidforge/internal/local"
 	"github.com/vidforge/vidforge/pkg/render"
+	"github.com/vidforge/vidforge/worker"
 )
 
 // TestWrongCalls checks that nothing is begun for a call that is wrong.
@@ -156,6 +158,27 @@ func TestFlagsFromTheEnvironment(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 	})
+}
+
+func TestVerdictOfDoctor(t *testing.T) {
+	t.Parallel()
+	var out output
+	a := &app{Streams: Streams{Out: &out}}
+	fine := []worker.Check{{Name: "ffmpeg", Needed: true, OK: true}, {Name: "zscale", Fix: "install it"}}
+	if err := verdict(fine); err != nil {
+		t.Errorf("what is not needed counts: %v", err)
+	}
+	bad := slices.Concat(fine, []worker.Check{{Name: "server", Needed: true, Detail: "it is\x1b[2J away"}})
+	if err := verdict(bad); ExitCode(err) != ExitError {
+		t.Errorf("verdict %v", err)
+	}
+	if err := a.printChecks(bad); err != nil {
+		t.Fatal(err)
+	}
+	want := "ok       ffmpeg  \nwarning  zscale  : install it\nMISSING  server  it is[2J away\n"
+	if got := out.String(); got != want {
+		t.Errorf("printed %q, want %q", got, want)
+	}
 }
 
 func TestKeys(t *testing.T) {

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"text/tabwriter"
@@ -38,12 +39,7 @@ names or that runs in the data directory.
 			} else {
 				err = a.printChecks(checks)
 			}
-			for _, c := range checks {
-				if err == nil && c.Needed && !c.OK {
-					err = errMissing
-				}
-			}
-			return err
+			return errors.Join(err, verdict(checks))
 		}),
 	}
 	conn.register(cmd)
@@ -99,6 +95,16 @@ func existing(path string) string {
 		path = filepath.Dir(path)
 	}
 	return path
+}
+
+// verdict is errMissing unless all that is needed is there.
+func verdict(checks []worker.Check) error {
+	for _, c := range checks {
+		if c.Needed && !c.OK {
+			return errMissing
+		}
+	}
+	return nil
 }
 
 func (a *app) printChecks(checks []worker.Check) error {

@@ -28,13 +28,14 @@ func (a *app) version() *cobra.Command {
 	return cmd
 }
 
-// buildVersion is the version that the Go tool stamped into the binary.
+// buildVersion is the version that the Go tool stamped into the binary, "dev"
+// where it knows none.
 func buildVersion() string {
 	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
+	if !ok || info.Main.Version == "(devel)" {
+		return "dev"
 	}
-	return cmp.Or(info.Main.Version, "unknown")
+	return cmp.Or(info.Main.Version, "dev")
 }
 
 // printJSON prints one JSON value as the command's output.

@@ -37,7 +37,7 @@ type Options struct {
 	KeysFile string
 	// Slots is how many encoding stages run at once; 0 leaves it to the worker.
 	Slots int
-	// Version is shown to clients.
+	// Version of the worker, for listings; the gateway knows its own.
 	Version string
 	// Logger is required.
 	Logger *slog.Logger
@@ -111,7 +111,7 @@ func Start(ctx context.Context, o Options) (_ *Farm, err error) {
 	serve := f.launch(ctx, "gateway", func(ctx context.Context, ready func()) error {
 		return gateway.Run(ctx, gateway.Config{
 			Listen: o.Listen, OpsListen: o.OpsListen, PublicURL: o.PublicURL, Endpoints: servers.Endpoints(),
-			KeysFile: o.KeysFile, Version: o.Version, Logger: o.Logger,
+			KeysFile: o.KeysFile, Logger: o.Logger,
 			Ready: func(b gateway.Bound) {
 				f.URL, f.OpsURL = "http://"+b.Listen, "http://"+b.OpsListen
 				ready()
