@@ -377,6 +377,9 @@ func TestCancelWinsOverALateResult(t *testing.T) {
 	if _, err := c.Complete(res); err != nil {
 		t.Fatalf("a late result: %v", err)
 	}
+	if left := b.objects(id); len(left) > 0 {
+		t.Errorf("the late result stays: %v", left)
+	}
 	if v, err := b.Cancel(ctx, b.tenant, id, "me"); err != nil || v.Record.State != render.StateCancelled {
 		t.Errorf("cancel again: %v", err)
 	}

@@ -303,7 +303,23 @@ func (c *Claim) finished(ctx context.Context) error {
 	if render.CodeOf(err) == render.CodeRenderNotFound {
 		return nil
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return c.removeLate(ctx)
+}
+
+// removeLate deletes what came after the render had failed or was cancelled,
+// when its leftovers were removed already.
+func (c *Claim) removeLate(ctx context.Context) error {
+	entry, err := c.farm.entry(ctx, c.Work.Tenant, c.Work.Task)
+	if err != nil {
+		return err
+	}
+	if s := entry.Record.State; !s.Terminal() || s == render.StateSucceeded {
+		return nil
+	}
+	return c.farm.removeLeftovers(ctx, entry.Record)
 }
 
 // removeObjects deletes what an attempt that does not count has stored.
