@@ -74,8 +74,12 @@ var (
 	paths = regexp.MustCompile(`file:\S+|(^|[\s'"=(,:;\[])(?:~|\.{1,2})?/[^\s'"]*`)
 	// quoted text is what ffmpeg quotes from the file: titles, codec tags.
 	quoted = regexp.MustCompile(`'[^']*'|"[^"]*"`)
-	// metadata lines are "    title           : My holidays".
-	metadata = regexp.MustCompile(`^(\[\w+\] )?\s{2,}\S+\s*:`)
+	// metadata lines are "    my key          : My holidays", and
+	// "                    : second line"; everything of a file or stream
+	// that is so indented is the file's word.
+	metadata = regexp.MustCompile(`^(\[\w+\] )?(\s{4,}|\s{2,}\S*\s*:)`)
+	// languages are the tags in "Stream #0:0[0x1](eng): Video".
+	languages = regexp.MustCompile(`(Stream #\d+:\d+(?:\[\w+\])?)\(.*?\):`)
 )
 
 // clean makes a line of the log fit for clients; "" drops it.
@@ -84,6 +88,7 @@ func clean(line string) string {
 		return ""
 	}
 	line = addresses.ReplaceAllString(line, "")
+	line = languages.ReplaceAllString(line, "$1:")
 	line = quoted.ReplaceAllString(line, "…")
 	line = paths.ReplaceAllString(line, "$1…")
 	line = strings.Map(func(r rune) rune {

@@ -44,20 +44,26 @@ func pids(t *testing.T, path string) []int {
 	return all
 }
 
-// gone fails the test unless the processes have ended. A killed orphan may
-// wait a moment for init to reap it: as a zombie it has ended.
+// gone waits until the processes have ended: what SIGKILL reached may still
+// have to be scheduled to die, and an orphan that init has not reaped yet has
+// ended. What was not killed is there for minutes.
 func gone(t *testing.T, pids []int) {
 	t.Helper()
 	if len(pids) < 2 {
 		t.Fatalf("the stand-in wrote %d process ids", len(pids))
 	}
-	for _, pid := range pids {
+	ended := func(pid int) bool {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil {
-			continue
+		_, state, _ := strings.Cut(string(b), ") ")
+		return err != nil || strings.HasPrefix(state, "Z") || strings.HasPrefix(state, "X")
+	}
+	limit := time.Now().Add(30 * time.Second)
+	for _, pid := range pids {
+		for !ended(pid) && time.Now().Before(limit) {
+			time.Sleep(time.Millisecond)
 		}
-		if _, state, _ := strings.Cut(string(b), ") "); !strings.HasPrefix(state, "Z") && !strings.HasPrefix(state, "X") {
-			t.Errorf("process %d still runs: %s", pid, b)
+		if !ended(pid) {
+			t.Errorf("process %d still runs", pid)
 			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 				t.Log(err)
 			}

@@ -21,6 +21,9 @@ import (
 const (
 	finalFile = "final.mp4"
 	joinFile  = "join.ffconcat"
+	// assembleStall leaves time to move the index of a large file to its
+	// front, of which ffmpeg tells no progress.
+	assembleStall = 15 * time.Minute
 )
 
 // micros is the time of the n-th frame of the grid in whole microseconds.
@@ -64,7 +67,7 @@ func Assemble(ctx context.Context, j Job, segments []string, audio string) (Made
 	}
 	m := Made{Path: filepath.Join(j.Dir, finalFile), Frames: j.Plan.Frames, Width: j.Plan.Width, Height: j.Plan.Height}
 	c := j.run("assemble")
-	c.Watch = ffmpeg.WatchOutput
+	c.Watch, c.Stall = ffmpeg.WatchOutput, assembleStall
 	// The segments share their headers: without a conversion to Annex B and
 	// back, their frames come out byte for byte.
 	join := ffmpeg.Input{Path: joinFile, Formats: ffmpeg.JoinFormats, Format: "concat", Options: []string{"-auto_convert", "0"}}
@@ -146,7 +149,7 @@ func verifyFinal(ctx context.Context, j *Job, path string, join ffmpeg.Input) (r
 		Frames:           j.Plan.Frames,
 		VideoCodec:       j.Plan.VideoCodec,
 		AudioCodec:       j.Plan.AudioCodec,
-		WatermarkApplied: j.Overlay != "" || j.Spec.Watermark != nil,
+		WatermarkApplied: j.Spec.Watermark != nil,
 		Encoder:          j.Plan.Encoder,
 		SegmentsTotal:    len(j.Plan.Segments),
 	}, nil

@@ -2,6 +2,7 @@ package media
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,7 +19,10 @@ func (j *Job) graph(from, to int64, seek float64) (graph, error) {
 		video: j.Facts.VideoStream(), plan: &j.Plan, from: from, to: to, seeked: seek >= 0,
 		toneMap: j.Tools.HasFilter("zscale") && j.Tools.HasFilter("tonemap"),
 	}
-	if j.Overlay != "" && j.Spec.Watermark != nil {
+	if (j.Overlay != "") != (j.Spec.Watermark != nil) {
+		return graph{}, workerFault("draw the watermark", errors.New("the job's overlay does not match its spec"))
+	}
+	if j.Overlay != "" {
 		w, h, err := pngSize(j.Overlay)
 		if err != nil {
 			return graph{}, workerFault("read the drawn watermark", err)

@@ -40,6 +40,9 @@ func workerFault(what string, err error) *render.Error {
 // run out of.
 func exhausted(l *ffmpeg.Log) bool {
 	for _, line := range l.Lines() {
+		if !strings.Contains(line, "[error]") && !strings.Contains(line, "[fatal]") {
+			continue // other lines may hold the media's own words
+		}
 		if strings.Contains(line, "No space left on device") || strings.Contains(line, "Cannot allocate memory") ||
 			strings.Contains(line, "Resource temporarily unavailable") {
 			return true

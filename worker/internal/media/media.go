@@ -52,5 +52,5 @@ type Made struct {
 }
 
 func (j *Job) run(name string) ffmpeg.Cmd {
-	return ffmpeg.Cmd{Name: name, Dir: j.Dir, OnProgress: j.Progress}
+	return ffmpeg.Cmd{Name: name, Dir: j.Dir, OnProgress: j.Progress, LogLevel: "info"} // clients may read the log
 }
