@@ -252,7 +252,7 @@ func (j *job) connect(ctx context.Context) (stop func() error, err error) {
 		}
 		remove = func() error { return os.RemoveAll(dir) }
 	}
-	farm, err := local.Start(ctx, local.Options{DataDir: dir, Listen: "127.0.0.1:0", OpsListen: "127.0.0.1:0", Slots: j.o.workers, Logger: log})
+	farm, err := local.Start(ctx, local.Options{DataDir: dir, Listen: "127.0.0.1:0", OpsListen: "127.0.0.1:0", Slots: j.o.workers, Version: buildVersion(), Logger: log})
 	if err != nil {
 		return nil, errors.Join(err, remove())
 	}
