@@ -35,8 +35,8 @@ type Config struct {
 	ID string
 	// Version is shown in listings.
 	Version string
-	// Slots is how many encoding stages run at once. Defaults to 1: ffmpeg
-	// uses all cores by itself.
+	// Slots is how many encoding stages run at once. Defaults to 2: ffmpeg
+	// uses all cores by itself, but the sound need not wait for the picture.
 	Slots int
 	// PreviewSlots is how many short stages (probe, preview, plan) run at
 	// once beside them, so that a person does not wait for an encode.
@@ -65,7 +65,7 @@ const beatEvery = 10 * time.Second
 // Run takes work until ctx ends, then hands back or finishes what runs (see
 // Config.Grace). It returns an error only when it cannot start.
 func Run(ctx context.Context, cfg Config) (err error) {
-	cfg.Slots = cmp.Or(cfg.Slots, 1)
+	cfg.Slots = cmp.Or(cfg.Slots, 2)
 	cfg.PreviewSlots = cmp.Or(cfg.PreviewSlots, 1)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()

@@ -579,3 +579,82 @@ func TestReconcileFreesASlotThatNobodyUses(t *testing.T) {
 	}
 	b.submit(request(a, "", ""))
 }
+
+func TestWorkersFaultsAreBounded(t *testing.T) {
+	t.Parallel()
+	b := setup(t, farm.Config{MaxLost: 1})
+	id := b.submit(request(b.upload(b.tenant), "", "")).Record.ID
+	fault := func(*farm.Claim) (*render.StageResult, error) {
+		return nil, render.Errorf(render.CodeRenderFailed, render.BlameWorker, "out of memory")
+	}
+	b.work(render.ClassPreview, fault)
+	if s := b.state(id); s.Terminal() {
+		t.Fatalf("one fault of a worker ended the render: %s", s)
+	}
+	b.work(render.ClassPreview, fault)
+	v, err := b.settled(id)
+	if err != nil || v.Record.State != render.StateFailed || v.Record.Failure.Code != render.CodeRenderFailed {
+		t.Errorf("after the last: %+v, %v", v, err)
+	}
+}
+
+// settled claims whatever is left of a render until it has ended.
+func (b *bundle) settled(id render.ID) (*farm.View, error) {
+	for {
+		v, err := b.Get(context.Background(), b.tenant, id)
+		if err != nil || v.Record.State.Terminal() {
+			return v, err
+		}
+		c, err := b.Claim(context.Background(), render.ClassPreview, "w1", 5*time.Second)
+		switch {
+		case errors.Is(err, jobs.ErrNone):
+		case err != nil:
+			return v, err
+		default:
+			return v, fmt.Errorf("work was claimed: %+v", c.Work)
+		}
+	}
+}
+
+func TestASecondSlotOfAFinishedRenderIsFreed(t *testing.T) {
+	t.Parallel()
+	b := setup(t, farm.Config{MaxConcurrent: 2})
+	ctx := context.Background()
+	id := b.submit(request(b.upload(b.tenant), "", "")).Record.ID
+	if _, err := b.Cancel(ctx, b.tenant, id, "me"); err != nil {
+		t.Fatal(err)
+	}
+	// A second submit of its key took a slot for it just now: the second one.
+	for _, task := range []render.ID{render.NewID(), id} {
+		if _, err := b.stores.Ledger.TakeSlot(ctx, b.tenant, task, 2); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.Reconcile(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for holder, err := range b.stores.Ledger.Slots(ctx) {
+		if err != nil || holder.Task == id {
+			t.Errorf("slot %d is still held by the finished render, %v", holder.Slot, err)
+		}
+	}
+}
+
+func TestARefusedRetryGivesTheKeyBack(t *testing.T) {
+	t.Parallel()
+	b := setup(t, farm.Config{})
+	ctx := context.Background()
+	a := b.upload(b.tenant)
+	if err := b.DeleteAsset(ctx, b.tenant, a.ID); err != nil {
+		t.Fatal(err)
+	}
+	// Twice: the second submit finds what a first one that died would leave.
+	for range 2 {
+		if _, _, err := b.Submit(ctx, b.tenant, request(a, "", "k")); render.CodeOf(err) != render.CodeSourceNotFound {
+			t.Fatalf("a deleted source: %v", err)
+		}
+	}
+	if _, existing, err := b.Submit(ctx, b.tenant, request(b.upload(b.tenant), "", "k")); err != nil || existing {
+		t.Errorf("the key is still bound: existing %v, %v", existing, err)
+	}
+}

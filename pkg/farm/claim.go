@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -140,8 +141,26 @@ func (f *Farm) exhausted(h ledger.History) string {
 		return fmt.Sprintf("the stage failed on %d workers", h.Workers(ledger.OutcomeFailed))
 	case h.Count(ledger.OutcomeFailed) >= 2*f.cfg.MaxAttempts:
 		return fmt.Sprintf("the stage failed %d times", h.Count(ledger.OutcomeFailed))
+	case faults(h) >= 2*f.cfg.MaxLost:
+		return fmt.Sprintf("workers could not do the stage %d times", faults(h))
 	}
 	return ""
+}
+
+// faultPrefix begins the reason of an attempt that was handed back because its
+// worker could not do it. Such hand-backs are bounded, unlike others: what looks
+// like the worker's fault may be the job's, such as one that needs more memory
+// than any worker has.
+const faultPrefix = "worker: "
+
+func faults(h ledger.History) int {
+	n := 0
+	for _, a := range h.Attempts {
+		if a.Outcome == ledger.OutcomeHandback && strings.HasPrefix(a.Reason, faultPrefix) {
+			n++
+		}
+	}
+	return n
 }
 
 // wanted reads the record (or asset) and reports whether it waits for the work.
@@ -360,7 +379,9 @@ func (c *Claim) Fail(cause error) error {
 		}
 		defer c.release(ctx)
 		return c.giveUp(ctx, failureOf(e, c.Work.Stage))
-	case render.BlameWorker, render.BlameFarm:
+	case render.BlameWorker:
+		return c.handBack(ctx, faultPrefix+e.Error(), retryDelay(faults(c.history)))
+	case render.BlameFarm:
 		return c.handBack(ctx, e.Error(), retryDelay(c.history.Count(ledger.OutcomeHandback)))
 	default:
 		return c.failJob(ctx, e)

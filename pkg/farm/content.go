@@ -82,14 +82,18 @@ func (f *Farm) content(o render.Object, name, mime string, modified time.Time) *
 	}
 }
 
+// ErrGone is the cause when a pinned object is gone or was replaced.
+var ErrGone = errors.New("farm: the stored object is gone")
+
 // Fetch downloads a pinned object into a new file of a worker's job directory.
+// An object that is gone fails the job, with ErrGone as its cause.
 func (f *Farm) Fetch(ctx context.Context, o render.Object, file string) error {
 	err := f.stores.Blobs.Download(ctx, o, file)
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, blob.ErrNotFound), errors.Is(err, blob.ErrChanged):
-		return render.Errorf(render.CodeSourceNotFound, render.BlameSource, "The stored object is gone or was replaced.").WithCause(err)
+		return render.Errorf(render.CodeRenderFailed, render.BlameJob, "The farm lost a part of this render; submit it again.").WithCause(fmt.Errorf("%w: %w", ErrGone, err))
 	default:
 		return unavailable("fetch an object", err)
 	}

@@ -128,6 +128,8 @@ type Farm struct {
 	cfg    Config
 	log    *slog.Logger
 	hub    *hub
+	// readyName is the lease that Ready takes, this Farm's own.
+	readyName string
 }
 
 // New makes a farm over open stores. It starts nothing; see Run.
@@ -147,16 +149,21 @@ func New(s Stores, c Config) *Farm {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	return &Farm{stores: s, cfg: c, log: c.Logger, hub: newHub()}
+	return &Farm{stores: s, cfg: c, log: c.Logger, hub: newHub(), readyName: "ready-" + render.NewAttemptID()}
 }
 
 // Limits returns the limits that a client may be told.
 func (f *Farm) Limits() Config { return f.cfg }
 
 // Ready reports whether the farm can accept and answer: ledger and blobs must,
-// Redis need not.
+// Redis need not. The ledger is asked to write, since a full disk lets it answer
+// reads.
 func (f *Farm) Ready(ctx context.Context) error {
-	if err := f.stores.Ledger.Ping(ctx); err != nil {
+	lease, err := f.stores.Ledger.LeaseName(ctx, f.readyName, f.cfg.Holder)
+	if err == nil {
+		err = lease.Release(ctx)
+	}
+	if err != nil {
 		return fmt.Errorf("ledger: %w", err)
 	}
 	if err := f.stores.Blobs.Ping(ctx); err != nil {

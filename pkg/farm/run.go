@@ -166,14 +166,32 @@ func (f *Farm) reconcileSlots(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("reconcile slots: %w", err)
 		}
-		// Settling a finished render frees its slot.
-		err := f.advance(ctx, holder.Tenant, holder.Task, true)
-		if render.CodeOf(err) == render.CodeRenderNotFound && f.cfg.Now().Sub(holder.Taken) >= slotGrace {
-			err = f.stores.Ledger.FreeSlot(ctx, holder.Tenant, holder.Slot, holder.Task)
-		}
-		if err != nil && render.CodeOf(err) != render.CodeRenderNotFound {
+		if err := f.reconcileSlot(ctx, holder); err != nil {
 			f.log.WarnContext(ctx, "reconcile", "render_id", holder.Task, "error", err)
 		}
+	}
+	return nil
+}
+
+func (f *Farm) reconcileSlot(ctx context.Context, holder ledger.SlotHolder) error {
+	err := f.advance(ctx, holder.Tenant, holder.Task, true)
+	if err == nil {
+		var entry ledger.RenderEntry
+		if entry, err = f.entry(ctx, holder.Tenant, holder.Task); err == nil && !entry.Record.State.Terminal() {
+			return nil
+		}
+	}
+	missing := render.CodeOf(err) == render.CodeRenderNotFound
+	if err != nil && !missing {
+		return err
+	}
+	if missing && f.cfg.Now().Sub(holder.Taken) < slotGrace {
+		return nil
+	}
+	// Settling a finished render freed the slot that its record names; a second
+	// submit of its key may have taken another one for it.
+	if err := f.stores.Ledger.FreeSlot(ctx, holder.Tenant, holder.Slot, holder.Task); err != nil {
+		return fmt.Errorf("free a slot: %w", err)
 	}
 	return nil
 }

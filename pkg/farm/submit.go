@@ -59,9 +59,7 @@ type submission struct {
 	id      render.ID
 	keyHash string
 	binding ledger.Binding
-	// bound is set when this call made the binding.
-	bound bool
-	found *render.Record
+	found   *render.Record
 }
 
 // bind binds the key to the new id, or finds the id that it is bound to. Whoever
@@ -89,7 +87,7 @@ func (s *submission) rebind(ctx context.Context) error {
 			Extra: map[string]any{"render_id": string(got.Task)}}
 		return e
 	}
-	s.binding, s.bound, s.id = got, created, got.Task
+	s.binding, s.id = got, got.Task
 	if created {
 		return nil
 	}
@@ -145,7 +143,7 @@ func (s *submission) create(ctx context.Context) (entry ledger.RenderEntry, crea
 // undo takes back what a definite refusal must not leave. What cannot be taken
 // back is found by reconciliation (slots) or expires (bindings).
 func (s *submission) undo(ctx context.Context, cause error) {
-	if render.CodeOf(cause) == render.CodeUnavailable || !s.bound {
+	if render.CodeOf(cause) == render.CodeUnavailable || s.keyHash == "" {
 		return
 	}
 	if err := s.farm.stores.Ledger.Unbind(ctx, s.tenant, s.keyHash, s.binding); err != nil {
@@ -153,11 +151,11 @@ func (s *submission) undo(ctx context.Context, cause error) {
 	}
 }
 
-// confirm closes a gap: the caller that made the binding may have been refused
-// and have unbound the key after we found it. Then the key is bound again; if a
-// third caller was faster, its render counts and ours is cancelled.
+// confirm closes a gap: another caller of the same key may have been refused,
+// and have unbound the key, while this one made the render. Then the key is bound
+// again; if a third caller was faster, its render counts and ours is cancelled.
 func (s *submission) confirm(ctx context.Context, entry ledger.RenderEntry) (ledger.RenderEntry, bool, error) {
-	if s.keyHash == "" || s.bound {
+	if s.keyHash == "" {
 		return entry, false, nil
 	}
 	mine := s.id
@@ -228,16 +226,18 @@ func (f *Farm) pin(ctx context.Context, tenant render.Tenant, field string, id r
 	return &render.SourceRef{Asset: a.ID, Name: a.Name, MIMEType: a.MIMEType, Object: a.Object, Facts: a.Facts}, nil
 }
 
-// vanished reports the failure of a render whose assets were deleted between
-// the pin and the record.
-func (f *Farm) vanished(ctx context.Context, tenant render.Tenant, refs ...*render.SourceRef) *render.Failure {
-	for _, ref := range refs {
+// vanished reports the failure of a render whose source or logo was deleted
+// between the pin and the record.
+func (f *Farm) vanished(ctx context.Context, tenant render.Tenant, source, logo *render.SourceRef) *render.Failure {
+	refs := []*render.SourceRef{source, logo}
+	fields := []string{"source_asset_uri", "watermark.image_asset_uri"}
+	for i, ref := range refs {
 		if ref == nil {
 			continue
 		}
 		if _, err := f.stores.Ledger.GetAsset(ctx, tenant, ref.Asset); errors.Is(err, ledger.ErrNotFound) {
 			return &render.Failure{Code: render.CodeSourceNotFound, Message: "The asset was deleted while the render was submitted. Upload it again.",
-				Field: "source_asset_uri", Reason: "deleted"}
+				Field: fields[i], Reason: "deleted"}
 		}
 	}
 	return nil

@@ -132,11 +132,7 @@ func (s *Service) preview(ctx context.Context, tenant render.Tenant, id render.I
 	if err != nil {
 		return nil, err
 	}
-	b, err := readAll(ctx, c, maxPreviewSource)
-	if err != nil {
-		return nil, err
-	}
-	return ScalePNG(b, width, maxPreviewBytes)
+	return s.previews.scaled(ctx, c, width)
 }
 
 type approval struct {

@@ -8,8 +8,11 @@ import (
 	"image"
 	"image/png"
 	"io"
+	"runtime"
+	"time"
 
 	"golang.org/x/image/draw"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/vidforge/vidforge/pkg/farm"
 )
@@ -17,6 +20,8 @@ import (
 const (
 	// maxPreviewWidth is the widest preview inside a tool result, in pixels.
 	maxPreviewWidth = 640
+	// previewTimeout bounds how long a preview may take to be read and scaled.
+	previewTimeout = 20 * time.Second
 	// maxPreviewBytes is the largest preview that is sent.
 	maxPreviewBytes = 1 << 20
 	// maxPreviewPixels bounds what is decoded: a 4k picture has 8.3 million.
@@ -45,6 +50,44 @@ func readAll(ctx context.Context, c *farm.Content, most int64) (_ []byte, err er
 		return nil, fmt.Errorf("%w: more than %d bytes", errPreviewTooLarge, most)
 	}
 	return b, nil
+}
+
+// previews scales previews for many callers at once: the same one is scaled once
+// for all that wait for it, and only as many as there are cores are in memory,
+// since a decoded one may take 160 MB.
+type previews struct {
+	flight singleflight.Group
+	places chan struct{}
+}
+
+func newPreviews() *previews {
+	return &previews{places: make(chan struct{}, runtime.GOMAXPROCS(0))}
+}
+
+func (p *previews) scaled(ctx context.Context, c *farm.Content, width int) ([]byte, error) {
+	done := p.flight.DoChan(fmt.Sprintf("%s %d", c.Object.Key, width), func() (any, error) {
+		// Those who wait may outlive the one who came first.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), previewTimeout)
+		defer cancel()
+		select {
+		case p.places <- struct{}{}:
+			defer func() { <-p.places }()
+		case <-ctx.Done():
+			return nil, fmt.Errorf("wait to scale a preview: %w", ctx.Err())
+		}
+		b, err := readAll(ctx, c, maxPreviewSource)
+		if err != nil {
+			return nil, err
+		}
+		return ScalePNG(b, width, maxPreviewBytes)
+	})
+	select {
+	case res := <-done:
+		b, _ := res.Val.([]byte)
+		return b, res.Err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("scale a preview: %w", ctx.Err())
+	}
 }
 
 // ScalePNG makes a PNG at most width pixels wide and most bytes long, halving

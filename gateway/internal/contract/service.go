@@ -30,6 +30,10 @@ import (
 // downloadTTL is how long a presigned download lives.
 const downloadTTL = time.Hour
 
+// sessionTimeout ends the session of an older client that has gone quiet: each
+// holds some 30 KB, and its tasks do not depend on it.
+const sessionTimeout = 15 * time.Minute
+
 // errNoSuchTool is what check says of anything that is not a tool.
 var errNoSuchTool = errors.New("contract: no such tool")
 
@@ -66,6 +70,7 @@ type Service struct {
 	fingerprint string
 	handler     *mcptask.Handler
 	watches     watches
+	previews    *previews
 }
 
 // New makes a Service. Close it after its HTTP server has stopped.
@@ -76,7 +81,7 @@ func New(c Config) (*Service, error) {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	s := &Service{cfg: c}
+	s := &Service{cfg: c, previews: newPreviews()}
 	s.watches.init()
 	for _, t := range toolSpecs() {
 		s.tools = append(s.tools, t.tool())
@@ -124,8 +129,9 @@ func (s *Service) options() mcptask.Options {
 			r, _ := p.(auth.Request)
 			return r.Tenant.Key() + "/" + r.Subject
 		},
-		MaxBodyBytes: 1 << 20,
-		Logger:       s.cfg.Logger,
+		MaxBodyBytes:   1 << 20,
+		SessionTimeout: sessionTimeout,
+		Logger:         s.cfg.Logger,
 		// auth.Guard stands in front and knows the public URL.
 		DisableLocalhostProtection: true,
 		CrossOrigin:                http.NewCrossOriginProtection(),

@@ -26,7 +26,7 @@ func run(args []string) int {
 	var c worker.Config
 	fs := flag.NewFlagSet("vidforge-worker", flag.ContinueOnError)
 	fs.StringVar(&c.ID, "id", "", "`name` of the worker (default: the host's name and a random part)")
-	fs.IntVar(&c.Slots, "slots", 1, "encoding stages at once")
+	fs.IntVar(&c.Slots, "slots", 2, "encoding stages at once")
 	fs.IntVar(&c.PreviewSlots, "preview-slots", 1, "short stages (probe, preview, plan) at once beside them")
 	fs.StringVar(&c.ScratchDir, "scratch-dir", "", "`directory` for the files of running jobs (default: the system's)")
 	fs.DurationVar(&c.Grace, "grace", 25*time.Second, "how long running stages may go on after SIGTERM before they are handed back")

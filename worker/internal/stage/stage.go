@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -52,7 +53,10 @@ func (r *Runner) Run(ctx context.Context, c *farm.Claim) {
 	if err == nil {
 		res.Elapsed = time.Since(started)
 		counts, cerr := c.Complete(res)
-		log.InfoContext(work, "stage done", "counts", counts, "elapsed", res.Elapsed.Round(time.Millisecond), "error", cerr)
+		log.InfoContext(work, "stage done", "counts", counts, "elapsed", res.Elapsed.Round(time.Millisecond))
+		if cerr != nil {
+			log.WarnContext(work, "end the claim", "error", cerr)
+		}
 		recordError(span, cerr)
 		r.Metrics.StageEnded(work, string(c.Work.Stage), "done", time.Since(started))
 		return
@@ -100,6 +104,14 @@ func (r *Runner) do(ctx context.Context, c *farm.Claim) (res *render.StageResult
 	defer func() {
 		if rerr := remove(); rerr != nil {
 			r.Logger.WarnContext(ctx, "remove job directory", "render_id", c.Work.Owner(), "error", rerr)
+		}
+	}()
+	// One work's panic must not end the works beside it; it counts as the job's
+	// failure, so that it is not repeated for ever.
+	defer func() {
+		if p := recover(); p != nil {
+			r.Logger.ErrorContext(ctx, "panic", "render_id", c.Work.Owner(), "stage", c.Work.Stage, "panic", p, "stack", string(debug.Stack()))
+			res, err = nil, render.Errorf(render.CodeRenderFailed, render.BlameJob, "A stage of the render broke.").WithCause(fmt.Errorf("panic: %v", p))
 		}
 	}()
 	b := &bench{Runner: r, claim: c, dir: dir}
@@ -169,7 +181,16 @@ func (b *bench) store(ctx context.Context, file, name, contentType string) (o re
 
 // source fetches the render's source, under a fixed name whatever it was called.
 func (b *bench) source(ctx context.Context) (string, error) {
-	return b.fetch(ctx, b.claim.Record.Source.Object, "source")
+	return b.asset(ctx, b.claim.Record.Source.Object, "source")
+}
+
+// asset fetches what a client uploaded: that it is gone no retry mends.
+func (b *bench) asset(ctx context.Context, o render.Object, name string) (string, error) {
+	file, err := b.fetch(ctx, o, name)
+	if errors.Is(err, farm.ErrGone) {
+		err = render.Errorf(render.CodeSourceNotFound, render.BlameSource, "The uploaded file is not stored any more; upload it again.").WithCause(err)
+	}
+	return file, err
 }
 
 func (b *bench) job(source string, plan *render.Plan) media.Job {
@@ -207,7 +228,7 @@ func sampleOf(p ffmpeg.Progress) progress.Sample {
 }
 
 func (b *bench) probe(ctx context.Context) (*render.StageResult, error) {
-	file, err := b.fetch(ctx, b.claim.Asset.Object, "source")
+	file, err := b.asset(ctx, b.claim.Asset.Object, "source")
 	if err != nil {
 		return nil, err
 	}
@@ -231,7 +252,7 @@ func (b *bench) overlay(ctx context.Context, j *media.Job) (stored render.Object
 	}
 	var logo string
 	if rec.Logo != nil {
-		if logo, err = b.fetch(ctx, rec.Logo.Object, "logo"); err != nil {
+		if logo, err = b.asset(ctx, rec.Logo.Object, "logo"); err != nil {
 			return stored, err
 		}
 	}

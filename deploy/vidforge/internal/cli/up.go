@@ -59,7 +59,7 @@ and continue at the next start. The second one ends it at once.
 	f.StringVar(&o.PublicURL, "public-url", "", "URL at which clients reach --listen (default that address)")
 	f.StringVar(&dataDir, "data-dir", "", "directory of everything the farm keeps (default "+defaultDataDir()+")")
 	f.StringVar(&o.KeysFile, "keys-file", "", "file of API keys; none are asked for without it, which only a loopback address allows")
-	f.IntVar(&o.Slots, "workers", 0, "encoding stages that run at once (default 1: ffmpeg uses all cores by itself)")
+	f.IntVar(&o.Slots, "workers", 0, "encoding stages that run at once (default 2: ffmpeg uses all cores by itself)")
 	return cmd
 }
 
