@@ -117,7 +117,7 @@ func TestClean(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
 		"[h264 @ 0x55d0c8a0] [error] error while decoding MB 3 4": "[h264] [error] error while decoding MB 3 4",
-		"[error] file:/srv/job/source: Invalid data":             "[error] … Invalid data",
+		"[error] file:/srv/job/source: Invalid data":              "[error] … Invalid data",
 		"[error] Error opening /etc/passwd, sorry":                "[error] Error opening … sorry",
 		"[warning] see ~/secret/x and ../y now":                   "[warning] see … and … now",
 		"[info]     title           : My holidays":                "",
