@@ -79,7 +79,7 @@ func assetName(name string) (string, error) {
 		return "", render.InvalidField("name", "", "name is not valid UTF-8.")
 	}
 	name = strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
+		if unicode.IsControl(r) || reorders(r) {
 			return -1
 		}
 		return r
@@ -92,6 +92,13 @@ func assetName(name string) (string, error) {
 		return "", render.InvalidField("name", "", fmt.Sprintf("name is longer than %d bytes; shorten it.", maxAssetName))
 	}
 	return name, nil
+}
+
+// reorders reports whether a character turns the text around it: a name such as
+// "film\u202e4pm.exe" would be shown as another one. Marks that only belong to a
+// script's spelling stay.
+func reorders(r rune) bool {
+	return r >= '\u202a' && r <= '\u202e' || r >= '\u2066' && r <= '\u2069'
 }
 
 func (f *Farm) removeOrphan(ctx context.Context, key string) {

@@ -67,11 +67,13 @@ func TestAssetName(t *testing.T) {
 		long[i] = 'x'
 	}
 	for in, want := range map[string]string{
-		"Ферма 農場.mp4": "Ферма 農場.mp4",
-		"  a\x00\nb\t": "ab",
-		"":             "upload",
-		"\x7f\x1b":     "upload",
-		"../x":         "../x", // shown, never a path
+		"Ферма 農場.mp4":            "Ферма 農場.mp4",
+		"  a\x00\nb\t":            "ab",
+		"":                        "upload",
+		"\x7f\x1b":                "upload",
+		"../x":                    "../x", // shown, never a path
+		"film\u202e4pm.exe\u2069": "film4pm.exe",
+		"\u05d0\u200f.mp4":        "\u05d0\u200f.mp4",
 	} {
 		got, err := assetName(in)
 		if err != nil || got != want {
