@@ -658,3 +658,37 @@ func TestARefusedRetryGivesTheKeyBack(t *testing.T) {
 		t.Errorf("the key is still bound: existing %v, %v", existing, err)
 	}
 }
+
+func TestALostObjectIsNotTheSourcesFault(t *testing.T) {
+	t.Parallel()
+	b := setup(t, farm.Config{})
+	b.submit(request(b.upload(b.tenant), "", ""))
+	c := b.claim(render.ClassPreview)
+	err := c.Fetch(t.Context(), render.Object{Key: "renders/none", ETag: "x", Size: 1}, t.TempDir()+"/x")
+	var e *render.Error
+	if !errors.Is(err, farm.ErrGone) || !errors.As(err, &e) || e.Blame != render.BlameJob {
+		t.Errorf("a lost object: %v", err)
+	}
+	if err := c.HandBack("the test ends"); err != nil {
+		t.Error(err)
+	}
+}
+
+// fullDisk is a ledger that answers reads and stores nothing.
+type fullDisk struct{ ledger.Ledger }
+
+func (fullDisk) LeaseName(context.Context, string, string) (ledger.Lease, error) {
+	return nil, errors.New("no space left on device")
+}
+
+func TestReadyMeansThatItCanWrite(t *testing.T) {
+	t.Parallel()
+	stores := newStores(t)
+	if err := farm.New(stores, farm.Config{}).Ready(t.Context()); err != nil {
+		t.Errorf("a farm that can write is not ready: %v", err)
+	}
+	stores.Ledger = fullDisk{stores.Ledger}
+	if err := farm.New(stores, farm.Config{}).Ready(t.Context()); err == nil {
+		t.Error("a farm whose ledger cannot write is ready")
+	}
+}

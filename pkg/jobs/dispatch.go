@@ -17,6 +17,7 @@ import (
 
 	"github.com/vidforge/vidforge/pkg/internal/jsretry"
 	"github.com/vidforge/vidforge/pkg/render"
+	"github.com/vidforge/vidforge/pkg/telemetry"
 )
 
 // wake hints at a new message of a tenant (its key), or at a worker that took
@@ -233,7 +234,7 @@ func (d *dispatcher) move(ctx context.Context, tenant string) (bool, error) {
 		return false, err
 	}
 	msg := &nats.Msg{Subject: d.q.workSubject(next.Subject), Data: next.Data, Header: nats.Header{}}
-	setTrace(msg.Header, traceOf(next.Header))
+	telemetry.Keep(telemetry.NATSCarrier(msg.Header), telemetry.Kept(telemetry.NATSCarrier(next.Header)))
 	id := strconv.FormatUint(next.Sequence, 36) + "-" + strconv.FormatInt(next.Time.UnixNano(), 36)
 	seq, err := d.q.publish(ctx, d.q.work, msg, jetstream.WithMsgID(id))
 	if err != nil {

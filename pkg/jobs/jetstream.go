@@ -18,6 +18,7 @@ import (
 
 	"github.com/vidforge/vidforge/pkg/internal/jsretry"
 	"github.com/vidforge/vidforge/pkg/render"
+	"github.com/vidforge/vidforge/pkg/telemetry"
 	"github.com/vidforge/vidforge/pkg/wire"
 	vidforgev1 "github.com/vidforge/vidforge/proto/vidforge/v1"
 )
@@ -265,7 +266,7 @@ func (q *JetStream) encode(m Message) (*nats.Msg, error) {
 		return nil, err
 	}
 	msg := &nats.Msg{Subject: q.root + "backlog." + string(m.Work.Stage.Class()) + "." + key, Data: data, Header: nats.Header{}}
-	setTrace(msg.Header, m.Trace)
+	telemetry.Keep(telemetry.NATSCarrier(msg.Header), m.Trace)
 	return msg, nil
 }
 
@@ -344,7 +345,7 @@ func (q *JetStream) decode(class render.Class, msg jetstream.Msg) (Message, erro
 	if key, ok := m.Work.Key(); !ok || msg.Subject() != q.root+"work."+string(class)+"."+key {
 		return Message{}, fmt.Errorf("message %s is about another work", msg.Subject())
 	}
-	m.Trace = traceOf(msg.Headers())
+	m.Trace = telemetry.Kept(telemetry.NATSCarrier(msg.Headers()))
 	return m, nil
 }
 

@@ -108,17 +108,34 @@ const (
 	baggage     = "baggage"
 )
 
+// Keep writes a kept trace context into a carrier as it is, leaving out what is
+// empty.
+func Keep(c propagation.TextMapCarrier, t render.TraceContext) {
+	for key, value := range map[string]string{traceparent: t.Traceparent, tracestate: t.Tracestate, baggage: t.Baggage} {
+		if value != "" {
+			c.Set(key, value)
+		}
+	}
+}
+
+// Kept reads back what Keep wrote.
+func Kept(c propagation.TextMapCarrier) render.TraceContext {
+	return render.TraceContext{Traceparent: c.Get(traceparent), Tracestate: c.Get(tracestate), Baggage: c.Get(baggage)}
+}
+
 // TraceOf is the trace context of ctx as it is kept in a record or message.
 func TraceOf(ctx context.Context) render.TraceContext {
 	c := propagation.MapCarrier{}
 	Inject(ctx, c)
-	return render.TraceContext{Traceparent: c[traceparent], Tracestate: c[tracestate], Baggage: c[baggage]}
+	return Kept(c)
 }
 
 // WithTrace returns ctx with a kept trace context as the remote parent of the
 // spans that begin in it.
 func WithTrace(ctx context.Context, t render.TraceContext) context.Context {
-	return Extract(ctx, propagation.MapCarrier{traceparent: t.Traceparent, tracestate: t.Tracestate, baggage: t.Baggage})
+	c := propagation.MapCarrier{}
+	Keep(c, t)
+	return Extract(ctx, c)
 }
 
 // LinkedTo makes a span the root of a new trace, linked to a kept trace context
