@@ -36,6 +36,8 @@ type Config struct {
 	PublicURL string
 	// Endpoints of the farm's stores. Required.
 	Endpoints farm.Endpoints
+	// Tuning is what the programs of a farm agree on.
+	Tuning farm.Tuning
 	// KeysFile holds the API keys; it is read again when it changes. Empty:
 	// everybody is one local tenant, which only a loopback Listen allows.
 	KeysFile string
@@ -143,14 +145,14 @@ func Run(ctx context.Context, c Config) error {
 	if err := c.validate(); err != nil {
 		return fmt.Errorf("gateway: %w", err)
 	}
-	backends, err := farm.Dial(ctx, c.Endpoints, farm.DialOptions{Name: "vidforge-gateway", Logger: c.Logger})
+	backends, err := farm.Dial(ctx, c.Endpoints, farm.DialOptions{Name: "vidforge-gateway", Tuning: c.Tuning, Logger: c.Logger})
 	if err != nil {
 		return fmt.Errorf("gateway: reach the stores: %w", err)
 	}
 	secret, err := backends.Ledger.Secret(ctx, "approval-form")
 	if err == nil {
 		f := farm.New(backends.Stores, farm.Config{
-			MaxConcurrent: c.MaxConcurrent, MaxAssetBytes: c.MaxAssetBytes, AssetRetention: c.AssetRetention, Logger: c.Logger,
+			MaxConcurrent: c.MaxConcurrent, MaxAssetBytes: c.MaxAssetBytes, AssetRetention: c.AssetRetention, Tuning: c.Tuning, Logger: c.Logger,
 		})
 		err = serve(ctx, c, f, secret)
 	}

@@ -30,6 +30,8 @@ import (
 type Config struct {
 	// Endpoints of the farm's servers.
 	Endpoints farm.Endpoints
+	// Tuning is what the programs of a farm agree on.
+	Tuning farm.Tuning
 	// ID names the worker in leases, results and listings. Defaults to the
 	// host's name and a random part.
 	ID string
@@ -86,7 +88,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return fmt.Errorf("open scratch: %w", err)
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
-	backends, err := farm.Dial(ctx, cfg.Endpoints, farm.DialOptions{Name: "vidforge-worker " + cfg.ID, Logger: cfg.Logger})
+	backends, err := farm.Dial(ctx, cfg.Endpoints, farm.DialOptions{Name: "vidforge-worker " + cfg.ID, Tuning: cfg.Tuning, Logger: cfg.Logger})
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
@@ -97,7 +99,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	}
 	w := &worker{
 		cfg: cfg, log: cfg.Logger.With("worker", cfg.ID), started: time.Now(),
-		farm:    farm.New(backends.Stores, farm.Config{Policy: cfg.Policy, Metrics: metrics, Logger: cfg.Logger, Holder: cfg.ID}),
+		farm:    farm.New(backends.Stores, farm.Config{Policy: cfg.Policy, Tuning: cfg.Tuning, Metrics: metrics, Logger: cfg.Logger, Holder: cfg.ID}),
 		stores:  backends.Stores,
 		runner:  &stage.Runner{Tools: tools, Scratch: dir, Policy: cfg.Policy, Metrics: metrics, Logger: cfg.Logger},
 		running: map[*farm.Claim]struct{}{},

@@ -213,9 +213,9 @@ func (f *Farm) follow(ctx context.Context, w render.Work) error {
 }
 
 // beat keeps message and lease, and ends the claim's context when the record
-// does not want the work any more or when no beat succeeded for three periods.
+// does not want the work any more or when no beat succeeded for beatsInTime periods.
 func (c *Claim) beat() {
-	every := c.farm.cfg.BeatEvery
+	every := c.farm.cfg.Tuning.BeatEvery
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	last := time.Now()
@@ -234,7 +234,7 @@ func (c *Claim) beat() {
 		case errors.Is(err, ErrNoLongerWanted), errors.Is(err, ErrClaimLost):
 			c.cancel(err)
 			return
-		case time.Since(last) > 3*every:
+		case time.Since(last) > beatsInTime*every:
 			c.cancel(fmt.Errorf("%w: no beat for %s: %w", ErrClaimLost, time.Since(last).Round(time.Second), err))
 			return
 		default:

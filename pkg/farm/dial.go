@@ -36,7 +36,9 @@ type Endpoints struct {
 // DialOptions say how the stores are opened.
 type DialOptions struct {
 	// Name of this process, shown by the NATS server.
-	Name     string
+	Name string
+	// Tuning fills what the settings of the stores leave open.
+	Tuning   Tuning
 	Ledger   ledger.Config
 	Jobs     jobs.Config
 	Progress progress.Config
@@ -57,6 +59,10 @@ type Backends struct {
 // made again, for ever.
 func Dial(ctx context.Context, e Endpoints, o DialOptions) (_ *Backends, err error) {
 	o.Logger = cmp.Or(o.Logger, slog.Default())
+	if err := o.Tuning.Validate(); err != nil {
+		return nil, fmt.Errorf("farm: %w", err)
+	}
+	o.Tuning.apply(&o)
 	o.Ledger.Prefix = cmp.Or(o.Ledger.Prefix, e.Prefix)
 	o.Jobs.Prefix = cmp.Or(o.Jobs.Prefix, e.Prefix)
 	o.Progress.Prefix = cmp.Or(o.Progress.Prefix, e.Prefix)

@@ -39,17 +39,13 @@ type Config struct {
 	AssetRetention time.Duration
 	// Policy bounds plans. Defaults to one segment a render.
 	Policy render.Policy
-	// ReconcileEvery is the mean time between two looks at everything that is
-	// not finished. Defaults to 15 s.
-	ReconcileEvery time.Duration
+	// Tuning is that of the stores.
+	Tuning Tuning
 	// MaxAttempts bounds how often a work may fail: on that many distinct
 	// workers, or twice as often in all. Defaults to 3.
 	MaxAttempts int
 	// MaxLost bounds how often a work's worker may vanish. Defaults to 10.
 	MaxLost int
-	// BeatEvery is how often a claim renews itself. Defaults to 6 s, a third
-	// of the shortest sensible ack wait.
-	BeatEvery time.Duration
 	// ProbeWait is how long an upload waits for its probe. Defaults to 30 s.
 	ProbeWait time.Duration
 	// Holder names this process in leases. Defaults to a random name.
@@ -137,10 +133,10 @@ func New(s Stores, c Config) *Farm {
 	c.MaxConcurrent = cmp.Or(c.MaxConcurrent, 16)
 	c.MaxAssetBytes = cmp.Or(c.MaxAssetBytes, 16<<30)
 	c.AssetRetention = cmp.Or(c.AssetRetention, 7*24*time.Hour)
-	c.ReconcileEvery = cmp.Or(c.ReconcileEvery, 15*time.Second)
+	c.Tuning.ReconcileEvery = cmp.Or(c.Tuning.ReconcileEvery, 15*time.Second)
+	c.Tuning.BeatEvery = c.Tuning.beat()
 	c.MaxAttempts = cmp.Or(c.MaxAttempts, 3)
 	c.MaxLost = cmp.Or(c.MaxLost, 10)
-	c.BeatEvery = cmp.Or(c.BeatEvery, 6*time.Second)
 	c.ProbeWait = cmp.Or(c.ProbeWait, 30*time.Second)
 	c.Holder = cmp.Or(c.Holder, "farm-"+render.NewAttemptID())
 	if c.Now == nil {

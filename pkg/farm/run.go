@@ -104,7 +104,7 @@ func (f *Farm) reconcileForever(ctx context.Context) error {
 		if err := f.reconcileAsLeader(ctx, pass); err != nil {
 			return err
 		}
-		every := f.cfg.ReconcileEvery
+		every := f.cfg.Tuning.ReconcileEvery
 		if !sleep(ctx, every/2+rand.N(every)) { //nolint:gosec // jitter
 			return nil
 		}

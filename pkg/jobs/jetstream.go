@@ -72,7 +72,6 @@ var _ Queue = (*JetStream)(nil)
 // Open makes the queue's streams and consumers where they are missing and
 // adjusts them to cfg where they are there.
 func Open(ctx context.Context, nc *nats.Conn, cfg Config) (*JetStream, error) {
-	cfg.Replicas = cmp.Or(cfg.Replicas, 1)
 	cfg.AckWait = cmp.Or(cfg.AckWait, 20*time.Second)
 	cfg.MaxWorkers = cmp.Or(cfg.MaxWorkers, 4096)
 	cfg.Window = cmp.Or(cfg.Window, 2)
@@ -100,7 +99,31 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config) (*JetStream, error) {
 	return q, nil
 }
 
+// replicasThere is the number of replicas that the farm has, 0 when it has no
+// streams yet: a program that was told no number changes nothing.
+func (q *JetStream) replicasThere(ctx context.Context) (n int, err error) {
+	err = jsretry.Do(ctx, q.cfg.Timeout, func(ctx context.Context) error {
+		s, err := q.js.Stream(ctx, q.cfg.Prefix+"vidforge_backlog")
+		if err != nil {
+			return fmt.Errorf("look for streams: %w", err)
+		}
+		n = s.CachedInfo().Config.Replicas
+		return nil
+	})
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return 0, nil
+	}
+	return n, err
+}
+
 func (q *JetStream) open(ctx context.Context) (err error) {
+	if q.cfg.Replicas == 0 {
+		there, err := q.replicasThere(ctx)
+		if err != nil {
+			return err
+		}
+		q.cfg.Replicas = cmp.Or(there, 1)
+	}
 	// One message a subject, and a second one is refused: together these make
 	// a message the same as its work.
 	once := jetstream.StreamConfig{

@@ -91,7 +91,7 @@ type Depth struct{ Backlog, Ready, Running int }
 // waiting pulls, 1000 pending acknowledgements) would cap the farm, so both
 // are always set.
 type Config struct {
-	// Replicas of every stream: 1 or 3. Defaults to 1.
+	// Replicas of every stream: 1, 3 or 5. Defaults to what is there, else 1.
 	Replicas int
 	// AckWait is how long a delivery lives without InProgress, 15 to 30 s.
 	// Defaults to 20 s.

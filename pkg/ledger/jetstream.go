@@ -52,15 +52,13 @@ var _ Ledger = (*JetStream)(nil)
 // and lease time where they are there. It fails if the records that are there
 // are spread over another number of shards.
 func Open(ctx context.Context, nc *nats.Conn, cfg Config) (*JetStream, error) {
-	cfg.Shards = cmp.Or(cfg.Shards, 1)
-	cfg.Replicas = cmp.Or(cfg.Replicas, 1)
 	cfg.LeaseTTL = cmp.Or(cfg.LeaseTTL, 20*time.Second).Round(time.Second)
 	cfg.Timeout = cmp.Or(cfg.Timeout, 5*time.Second)
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
 	switch {
-	case cfg.Shards < 1 || cfg.Shards > 64:
+	case cfg.Shards < 0 || cfg.Shards > 64:
 		return nil, fmt.Errorf("ledger: %d shards, must be 1 to 64", cfg.Shards)
 	case cfg.LeaseTTL < time.Second:
 		return nil, fmt.Errorf("ledger: lease time %s, must be at least 1 s", cfg.LeaseTTL)
@@ -82,20 +80,28 @@ const shardsKey = "vidforge-shards"
 
 func (l *JetStream) open(ctx context.Context, js jetstream.JetStream) error {
 	bucketName := func(kind string) string { return l.cfg.Prefix + "vidforge_" + kind }
-	shards := map[string]string{shardsKey: strconv.Itoa(l.cfg.Shards)}
 	err := jsretry.Do(ctx, l.cfg.Timeout, func(ctx context.Context) error {
 		first, err := js.Stream(ctx, "KV_"+bucketName("renders_0"))
 		if err != nil {
 			return fmt.Errorf("look for records: %w", err)
 		}
-		if was := first.CachedInfo().Config.Metadata[shardsKey]; was != shards[shardsKey] {
-			return fmt.Errorf("the server's records are spread over %s shards, not %d", was, l.cfg.Shards)
+		there := first.CachedInfo().Config
+		was, err := strconv.Atoi(there.Metadata[shardsKey])
+		if err != nil {
+			return fmt.Errorf("bucket %s tells no number of shards: %w", there.Name, err)
 		}
+		l.cfg.Shards = cmp.Or(l.cfg.Shards, was)
+		if was != l.cfg.Shards {
+			return fmt.Errorf("the server's records are spread over %d shards, not %d", was, l.cfg.Shards)
+		}
+		l.cfg.Replicas = cmp.Or(l.cfg.Replicas, there.Replicas)
 		return nil
 	})
 	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
 		return err
 	}
+	l.cfg.Shards, l.cfg.Replicas = cmp.Or(l.cfg.Shards, 1), cmp.Or(l.cfg.Replicas, 1)
+	shards := map[string]string{shardsKey: strconv.Itoa(l.cfg.Shards)}
 	base := bucketConfig{replicas: l.cfg.Replicas, timeout: l.cfg.Timeout}
 	for i := range l.cfg.Shards {
 		for kind, list := range map[string]*[]*bucket{"renders_": &l.renders, "works_": &l.works} {

@@ -184,9 +184,10 @@ type Ledger interface {
 // Config sizes the ledger's buckets.
 type Config struct {
 	// Shards is the number of buckets that records are hashed over. Defaults
-	// to 1; 8 suits a cluster. It cannot change once records exist.
+	// to what is there, else 1; 8 suits a cluster. It cannot change once
+	// records exist.
 	Shards int
-	// Replicas of every bucket: 1 or 3. Defaults to 1.
+	// Replicas of every bucket: 1, 3 or 5. Defaults to what is there, else 1.
 	Replicas int
 	// LeaseTTL is how long a lease lives without renewal, 15 to 30 s, rounded
 	// to seconds. Defaults to 20 s.

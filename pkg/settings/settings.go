@@ -132,6 +132,18 @@ func Endpoints(fs *flag.FlagSet, e *farm.Endpoints) {
 	fs.BoolVar(&e.S3.CreateBucket, "s3-create-bucket", false, "make the bucket if it is not there")
 }
 
+// Tuning adds the flags of the sizes and times that all programs of a farm
+// share.
+func Tuning(fs *flag.FlagSet, t *farm.Tuning) {
+	fs.IntVar(&t.Shards, "shards", 0, "buckets that records are spread over, for the farm's first start; 8 suits a cluster (default: those that are there, else 1)")
+	fs.IntVar(&t.Replicas, "replicas", 0, "copies of everything in NATS: 1, 3 or 5 (default: those that are there, else 1)")
+	fs.IntVar(&t.MaxWorkers, "max-workers", 0, "works of one class that may run at once in the farm (default 4096)")
+	fs.DurationVar(&t.AckWait, "ack-wait", 0, "how long a worker may give no sign of life before its work is given to another (default 20s)")
+	fs.DurationVar(&t.LeaseTime, "lease-time", 0, "how long the right to do a work lives without renewal, whole seconds (default 20s)")
+	fs.DurationVar(&t.BeatEvery, "beat-every", 0, "how often running work gives a sign of life (default: a third of the shorter of ack wait and lease time, at most 6s)")
+	fs.DurationVar(&t.ReconcileEvery, "reconcile-every", 0, "mean time between two looks at what is not finished (default 15s)")
+}
+
 // Print lists the settings in force, secrets masked.
 func Print(fs *flag.FlagSet) string {
 	var lines []string

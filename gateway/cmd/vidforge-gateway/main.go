@@ -75,4 +75,5 @@ func flags(fs *flag.FlagSet, c *gateway.Config) {
 	fs.DurationVar(&c.AssetRetention, "asset-retention", 0, "how long an upload is kept (default 168h)")
 	fs.DurationVar(&c.ShutdownTimeout, "shutdown-timeout", 0, "how long requests may take at the end (default 20s)")
 	settings.Endpoints(fs, &c.Endpoints)
+	settings.Tuning(fs, &c.Tuning)
 }

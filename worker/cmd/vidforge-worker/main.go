@@ -31,6 +31,7 @@ func run(args []string) int {
 	fs.StringVar(&c.ScratchDir, "scratch-dir", "", "`directory` for the files of running jobs (default: the system's)")
 	fs.DurationVar(&c.Grace, "grace", 25*time.Second, "how long running stages may go on after SIGTERM before they are handed back")
 	settings.Endpoints(fs, &c.Endpoints)
+	settings.Tuning(fs, &c.Tuning)
 	show := fs.Bool("print-config", false, "print the settings in force and exit")
 	switch err := settings.Load(fs, args, os.LookupEnv); {
 	case errors.Is(err, flag.ErrHelp):
