@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/vidforge/vidforge/pkg/blob"
+	"github.com/vidforge/vidforge/pkg/failpoint"
 	"github.com/vidforge/vidforge/pkg/jobs"
 	"github.com/vidforge/vidforge/pkg/ledger"
 	"github.com/vidforge/vidforge/pkg/render"
@@ -51,6 +52,7 @@ func (f *Farm) Upload(ctx context.Context, tenant render.Tenant, u Upload) (*ren
 		f.removeOrphan(ctx, o.Key)
 		return nil, render.InvalidField("body", "", "The upload is empty; send the file's bytes as the request body.")
 	}
+	failpoint.Hit(failpoint.UploadStored)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.cfg.ProbeWait+settleTimeout)
 	defer cancel()
 	now := f.now()
@@ -60,10 +62,12 @@ func (f *Farm) Upload(ctx context.Context, tenant render.Tenant, u Upload) (*ren
 		f.removeOrphan(ctx, o.Key)
 		return nil, unavailable("store the asset's record", err)
 	}
+	failpoint.Hit(failpoint.UploadRecorded)
 	if err := f.enqueueProbe(ctx, asset, u.Trace); err != nil {
 		// Reconciliation publishes it again.
 		f.log.WarnContext(ctx, "publish the probe", "asset", id, "error", err)
 	}
+	failpoint.Hit(failpoint.UploadPublished)
 	return f.awaitProbe(ctx, entry.Asset), nil
 }
 
@@ -171,6 +175,7 @@ func (f *Farm) advanceAsset(ctx context.Context, w render.Work) error {
 		if err != nil {
 			return unavailable("write the asset", err)
 		}
+		failpoint.Hit(failpoint.AssetChanged)
 		return nil
 	}
 }
@@ -235,6 +240,7 @@ func (f *Farm) DeleteAsset(ctx context.Context, tenant render.Tenant, id render.
 	if err := f.stores.Ledger.DeleteAsset(ctx, entry); err != nil {
 		return unavailable("delete the asset's record", err)
 	}
+	failpoint.Hit(failpoint.DeleteRecorded)
 	// A render may have been accepted in between; then its bytes stay.
 	if using, err = f.user(ctx, tenant, id); err != nil || using != "" {
 		return err

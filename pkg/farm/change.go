@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/vidforge/vidforge/pkg/failpoint"
 	"github.com/vidforge/vidforge/pkg/jobs"
 	"github.com/vidforge/vidforge/pkg/ledger"
 	"github.com/vidforge/vidforge/pkg/render"
@@ -44,6 +45,7 @@ func (f *Farm) change(ctx context.Context, tenant render.Tenant, id render.ID, e
 		if err != nil {
 			return entry, false, unavailable("write the render", err)
 		}
+		failpoint.HitFor(failpoint.RecordChanged, render.EventName(ev))
 		f.log.InfoContext(ctx, "render changed", "render_id", id, "tenant", tenant.Key(), "state", next.State, "step", next.Step)
 		if next.State.Terminal() && f.cfg.Metrics != nil {
 			f.cfg.Metrics.RenderEnded(ctx, string(next.State))
@@ -82,6 +84,7 @@ func (f *Farm) settle(ctx context.Context, rec *render.Record) error {
 		if err != nil {
 			return fmt.Errorf("schedule the approval's deadline: %w", err)
 		}
+		failpoint.Hit(failpoint.PauseTimed)
 		return nil
 	}
 	works := rec.FollowUps()
@@ -122,10 +125,13 @@ func (f *Farm) unfinished(ctx context.Context, rec *render.Record, works []rende
 
 func (f *Farm) settleEnd(ctx context.Context, rec *render.Record) error {
 	errs := []error{f.stores.Ledger.FreeSlot(ctx, rec.Tenant, rec.Slot, rec.ID)}
+	failpoint.Hit(failpoint.EndSlotFreed)
 	if rec.State != render.StateSucceeded {
 		errs = append(errs, f.stores.Jobs.Cancel(ctx, rec.ID))
+		failpoint.Hit(failpoint.EndBroadcast)
 	}
 	errs = append(errs, f.removeLeftovers(ctx, rec))
+	failpoint.Hit(failpoint.EndRemoved)
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("settle the end of %s: %w", rec.ID, err)
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/vidforge/vidforge/pkg/failpoint"
 	"github.com/vidforge/vidforge/pkg/jobs"
 	"github.com/vidforge/vidforge/pkg/ledger"
 	"github.com/vidforge/vidforge/pkg/progress"
@@ -63,6 +64,7 @@ func (f *Farm) Claim(ctx context.Context, class render.Class, worker string, wai
 		Work: d.Message().Work, Trace: d.Message().Trace, Enqueued: d.Message().Enqueued,
 		Attempt: render.NewAttemptID(), farm: f, worker: worker, delivery: d, stop: make(chan struct{}),
 	}
+	c.hit(failpoint.ClaimFetched)
 	taken, err := c.take(ctx)
 	if errors.Is(err, ledger.ErrLeased) {
 		// Its holder died a moment ago, or is slow and will lose the message.
@@ -88,6 +90,9 @@ func (f *Farm) Claim(ctx context.Context, class render.Class, worker string, wai
 // of Claim: a worker that stops decides itself what becomes of its claims.
 func (c *Claim) Context() context.Context { return c.ctx }
 
+// hit is a failpoint of the claim's stage.
+func (c *Claim) hit(p failpoint.Point) { failpoint.HitFor(p, string(c.Work.Stage)) }
+
 // take does the reads and writes of a claim; false means that the message was
 // settled because there is nothing to do.
 func (c *Claim) take(ctx context.Context) (bool, error) {
@@ -107,10 +112,12 @@ func (c *Claim) take(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("lease: %w", err)
 	}
+	c.hit(failpoint.ClaimLeased)
 	c.history, err = c.farm.stores.Ledger.OpenAttempt(ctx, c.Work, ledger.Attempt{ID: c.Attempt, Worker: c.worker, Opened: c.farm.now()})
 	if err != nil {
 		return false, errors.Join(fmt.Errorf("open the attempt: %w", err), c.lease.Release(ctx))
 	}
+	c.hit(failpoint.ClaimOpened)
 	c.Number = len(c.history.Attempts)
 	if reason := c.farm.exhausted(c.history); reason != "" {
 		defer c.release(ctx)
@@ -194,6 +201,7 @@ func (c *Claim) settleDone(ctx context.Context) error {
 	if err := c.farm.follow(ctx, c.Work); err != nil {
 		return err
 	}
+	c.hit(failpoint.ClaimDone)
 	if err := c.delivery.Ack(ctx); err != nil {
 		return fmt.Errorf("acknowledge finished work: %w", err)
 	}
@@ -296,19 +304,24 @@ func (c *Claim) Complete(res *render.StageResult) (counts bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("record the result of %s %s: %w", c.Work.Stage, c.Work.Owner(), err)
 	}
+	c.hit(failpoint.CompleteRecorded)
 	mine = mine || first.Attempt == c.Attempt
 	if !mine {
+		failpoint.Hit(failpoint.CompleteSecond)
 		c.removeObjects(ctx, res)
 	}
 	if _, err := c.farm.stores.Ledger.CloseAttempt(ctx, c.Work, c.Attempt, ledger.OutcomeDone, ""); err != nil {
 		c.farm.log.WarnContext(ctx, "close the attempt", "render_id", c.Work.Owner(), "error", err)
 	}
+	c.hit(failpoint.CompleteClosed)
 	if err := c.finished(ctx); err != nil {
 		return mine, err
 	}
+	c.hit(failpoint.CompleteAdvanced)
 	if err := c.delivery.Ack(ctx); err != nil {
 		return mine, fmt.Errorf("acknowledge %s %s: %w", c.Work.Stage, c.Work.Owner(), err)
 	}
+	c.hit(failpoint.CompleteAcked)
 	c.release(ctx)
 	return mine, nil
 }
@@ -377,6 +390,7 @@ func (c *Claim) Fail(cause error) error {
 		if _, err := c.farm.stores.Ledger.CloseAttempt(ctx, c.Work, c.Attempt, ledger.OutcomeFailed, e.Error()); err != nil {
 			return fmt.Errorf("close the attempt: %w", err)
 		}
+		failpoint.Hit(failpoint.FailClosed)
 		defer c.release(ctx)
 		return c.giveUp(ctx, failureOf(e, c.Work.Stage))
 	case render.BlameWorker:
@@ -393,6 +407,7 @@ func (c *Claim) failJob(ctx context.Context, e *render.Error) error {
 	if err != nil {
 		return fmt.Errorf("close the attempt: %w", err)
 	}
+	failpoint.Hit(failpoint.FailClosed)
 	c.farm.log.WarnContext(ctx, "stage failed", "render_id", c.Work.Owner(), "stage", c.Work.Stage, "attempt", c.Number, "error", e)
 	defer c.release(ctx)
 	if c.farm.exhausted(h) != "" {
@@ -431,6 +446,7 @@ func (c *Claim) giveUp(ctx context.Context, failure *render.Failure) error {
 		if err := c.farm.stores.Jobs.Bury(ctx, jobs.DeadLetter{Work: c.Work, Reason: failure.Reason, Failure: failure, At: c.farm.now()}); err != nil {
 			return fmt.Errorf("bury: %w", err)
 		}
+		failpoint.Hit(failpoint.FailBuried)
 	}
 	if c.Work.Stage == render.StageProbe {
 		facts := &render.Facts{Kind: "other", Reason: failure.Message, Code: failure.Code, Video: -1, Audio: -1}
@@ -453,6 +469,7 @@ func (c *Claim) giveUp(ctx context.Context, failure *render.Failure) error {
 			return fmt.Errorf("settle: %w", err)
 		}
 	}
+	failpoint.Hit(failpoint.FailSettled)
 	if err := c.delivery.Ack(ctx); err != nil {
 		return fmt.Errorf("acknowledge: %w", err)
 	}
@@ -477,7 +494,9 @@ func (c *Claim) handBack(ctx context.Context, reason string, delay time.Duration
 	if _, err := c.farm.stores.Ledger.CloseAttempt(ctx, c.Work, c.Attempt, ledger.OutcomeHandback, reason); err != nil {
 		return fmt.Errorf("close the attempt: %w", err)
 	}
+	failpoint.Hit(failpoint.HandbackClosed)
 	c.release(ctx)
+	failpoint.Hit(failpoint.HandbackReleased)
 	if err := c.delivery.Handback(ctx, delay); err != nil {
 		return fmt.Errorf("hand back: %w", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/vidforge/vidforge/pkg/blob"
+	"github.com/vidforge/vidforge/pkg/failpoint"
 	"github.com/vidforge/vidforge/pkg/render"
 )
 
@@ -106,6 +107,7 @@ func (c *Claim) Store(ctx context.Context, name, contentType string, body io.Rea
 	if err != nil {
 		return o, unavailable("store "+name, err)
 	}
+	c.hit(failpoint.WorkStored)
 	return o, nil
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/vidforge/vidforge/pkg/failpoint"
 	"github.com/vidforge/vidforge/pkg/jobs"
 	"github.com/vidforge/vidforge/pkg/ledger"
 	"github.com/vidforge/vidforge/pkg/render"
@@ -85,6 +86,7 @@ func (f *Farm) fireTimers(ctx context.Context) error {
 		if err := f.advance(ctx, t.Tenant, t.Task, false); err != nil && render.CodeOf(err) != render.CodeRenderNotFound {
 			return err
 		}
+		failpoint.Hit(failpoint.TimerAdvanced)
 		if err := ack(ctx); err != nil {
 			return fmt.Errorf("acknowledge a timer: %w", err)
 		}
@@ -121,6 +123,7 @@ func (f *Farm) reconcileAsLeader(ctx context.Context, pass func(context.Context)
 	if err != nil {
 		return fmt.Errorf("lease reconciliation: %w", err)
 	}
+	failpoint.Hit(failpoint.ReconcileLeased)
 	err = pass(ctx)
 	if rerr := lease.Release(context.WithoutCancel(ctx)); rerr != nil {
 		f.log.WarnContext(ctx, "release reconciliation", "error", rerr)
@@ -175,6 +178,7 @@ func (f *Farm) reconcileSlots(ctx context.Context) error {
 
 func (f *Farm) reconcileSlot(ctx context.Context, holder ledger.SlotHolder) error {
 	err := f.advance(ctx, holder.Tenant, holder.Task, true)
+	failpoint.Hit(failpoint.ReconcileAdvanced)
 	if err == nil {
 		var entry ledger.RenderEntry
 		if entry, err = f.entry(ctx, holder.Tenant, holder.Task); err == nil && !entry.Record.State.Terminal() {

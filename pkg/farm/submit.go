@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/vidforge/vidforge/pkg/failpoint"
 	"github.com/vidforge/vidforge/pkg/ledger"
 	"github.com/vidforge/vidforge/pkg/render"
 )
@@ -30,6 +31,7 @@ func (f *Farm) Submit(ctx context.Context, tenant render.Tenant, s Submission) (
 		if err := sub.bind(ctx, *s.Request.IdempotencyKey); err != nil {
 			return nil, false, err
 		}
+		failpoint.Hit(failpoint.SubmitBound)
 		if sub.found != nil {
 			return f.view(ctx, sub.found), true, nil
 		}
@@ -39,14 +41,17 @@ func (f *Farm) Submit(ctx context.Context, tenant render.Tenant, s Submission) (
 		sub.undo(ctx, err)
 		return nil, false, err
 	}
+	failpoint.Hit(failpoint.SubmitRecorded)
 	if entry, existing, err = sub.confirm(ctx, entry); err != nil {
 		return nil, false, err
 	}
+	failpoint.Hit(failpoint.SubmitConfirmed)
 	// From here on the render exists. What fails now is put right by
 	// reconciliation, so the answer is yes.
 	if err := f.settle(ctx, entry.Record); err != nil {
 		f.log.WarnContext(ctx, "publish first stage", "render_id", entry.Record.ID, "error", err)
 	}
+	failpoint.Hit(failpoint.SubmitPublished)
 	return f.view(ctx, entry.Record), existing || !created, nil
 }
 
@@ -117,6 +122,7 @@ func (s *submission) create(ctx context.Context) (entry ledger.RenderEntry, crea
 	if err != nil {
 		return entry, false, unavailable("take a slot", err)
 	}
+	failpoint.Hit(failpoint.SubmitSlotted)
 	rec := render.New(s.id, s.tenant, s.spec, *source, logo, f.now())
 	rec.Slot, rec.Trace, rec.IdempotencyKeyHash = slot, s.trace, s.keyHash
 	entry, err = f.stores.Ledger.CreateRender(ctx, rec)
@@ -146,6 +152,7 @@ func (s *submission) undo(ctx context.Context, cause error) {
 	if render.CodeOf(cause) == render.CodeUnavailable || s.keyHash == "" {
 		return
 	}
+	failpoint.Hit(failpoint.SubmitRefused)
 	if err := s.farm.stores.Ledger.Unbind(ctx, s.tenant, s.keyHash, s.binding); err != nil {
 		s.farm.log.WarnContext(ctx, "unbind idempotency key", "render_id", s.id, "error", err)
 	}

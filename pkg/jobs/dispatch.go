@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/vidforge/vidforge/pkg/failpoint"
 	"github.com/vidforge/vidforge/pkg/internal/jsretry"
 	"github.com/vidforge/vidforge/pkg/render"
 	"github.com/vidforge/vidforge/pkg/telemetry"
@@ -240,6 +241,7 @@ func (d *dispatcher) move(ctx context.Context, tenant string) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("move %s: %w", next.Subject, err)
 	}
+	failpoint.Hit(failpoint.DispatchMoved)
 	if seq > 0 {
 		d.moved = append(d.moved, seq)
 	}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/vidforge/vidforge/pkg/failpoint"
 	"github.com/vidforge/vidforge/pkg/internal/jsretry"
 	"github.com/vidforge/vidforge/pkg/render"
 	"github.com/vidforge/vidforge/pkg/telemetry"
@@ -257,14 +258,14 @@ func (q *JetStream) Enqueue(ctx context.Context, msgs ...Message) error {
 		class render.Class
 		owner string
 	}
-	byOwner := map[owned][]*nats.Msg{}
+	byOwner := map[owned][]staged{}
 	for _, m := range msgs {
 		msg, err := q.encode(m)
 		if err != nil {
 			return fmt.Errorf("enqueue: %w", err)
 		}
 		o := owned{m.Work.Stage.Class(), m.Work.Tenant.Key() + "." + m.Work.Owner()}
-		byOwner[o] = append(byOwner[o], msg)
+		byOwner[o] = append(byOwner[o], staged{m.Work.Stage, msg})
 	}
 	for o, list := range byOwner {
 		if err := q.enqueue(ctx, string(o.class)+"."+o.owner+".", list); err != nil {
@@ -293,9 +294,15 @@ func (q *JetStream) encode(m Message) (*nats.Msg, error) {
 	return msg, nil
 }
 
+// staged is a message with the stage that it is about.
+type staged struct {
+	stage render.Stage
+	msg   *nats.Msg
+}
+
 // enqueue publishes the messages of one owner, except those that its class
 // stream holds already.
-func (q *JetStream) enqueue(ctx context.Context, below string, msgs []*nats.Msg) error {
+func (q *JetStream) enqueue(ctx context.Context, below string, msgs []staged) error {
 	var present map[string]uint64
 	err := jsretry.Do(ctx, q.cfg.Timeout, func(ctx context.Context) error {
 		info, err := q.work.Info(ctx, jetstream.WithSubjectFilter(q.root+"work."+below+">"))
@@ -311,9 +318,10 @@ func (q *JetStream) enqueue(ctx context.Context, below string, msgs []*nats.Msg)
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(publishers)
 	for _, msg := range msgs {
-		if present[q.workSubject(msg.Subject)] == 0 {
+		if present[q.workSubject(msg.msg.Subject)] == 0 {
 			g.Go(func() error {
-				_, err := q.publish(ctx, q.backlog, msg)
+				_, err := q.publish(ctx, q.backlog, msg.msg)
+				failpoint.HitFor(failpoint.Enqueued, string(msg.stage))
 				return err
 			})
 		}

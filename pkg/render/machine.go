@@ -67,6 +67,9 @@ func (Failed) event() string           { return "failed" }
 func (Cancelled) event() string        { return "cancelled" }
 func (Restarted) event() string        { return "restarted" }
 
+// EventName is the event's name in words, such as "preview ready".
+func EventName(ev Event) string { return ev.event() }
+
 // ErrNoChange is returned when the event is legal and says what the record
 // says already: a repeated decision, a second claim, a cancel of a cancelled
 // render. Nothing has to be written.
