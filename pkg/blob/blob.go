@@ -29,6 +29,13 @@ var (
 	// ErrBody wraps what reading a body said: the sender's failure, not the
 	// store's.
 	ErrBody = errors.New("blob: body cannot be read")
+	// ErrFile wraps what the file of a download said: this machine's failure,
+	// not the store's.
+	ErrFile = errors.New("blob: file cannot be written")
+	// ErrRefused wraps what a store answers as long as the farm's settings are
+	// wrong for it, such as its credentials or its bucket. The text names the
+	// setting and the way out.
+	ErrRefused = errors.New("blob: store refuses")
 	// ErrUnavailable wraps failures of the store that may pass.
 	ErrUnavailable = errors.New("blob: store unavailable")
 )

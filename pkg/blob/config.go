@@ -35,6 +35,10 @@ type Config struct {
 	// holds, 5 MiB to 5 GiB. Raised where an upload of the announced or greatest
 	// size would need more than 10,000 parts. Defaults to 16 MiB.
 	PartSize int64
+	// Parallel is how many parts of one multipart upload are on their way at
+	// once. It counts for bodies that can be read anywhere, such as files, whose
+	// parts need no memory; others go part by part. Defaults to 4.
+	Parallel int
 	// Timeout is the longest silence of the store, in the middle of a body or
 	// before an answer, after which a try is given up. Answers to copies and
 	// to the end of a multipart upload, for which a store may move the whole
@@ -43,8 +47,10 @@ type Config struct {
 	// Attempts is how often a call is tried before its failure is reported as
 	// ErrUnavailable. Defaults to 5.
 	Attempts int
-	// Backoff is the wait before the second try; it grows from try to try.
-	// Defaults to 200 ms.
+	// Backoff is the wait before the second try, changed at random by up to
+	// half; it doubles from try to try up to twenty times itself. A store that
+	// names a time to wait (Retry-After) is heeded, up to Timeout. Defaults to
+	// 200 ms.
 	Backoff time.Duration
 	// Transport carries the requests. Defaults to a transport of its own.
 	Transport http.RoundTripper
@@ -60,6 +66,7 @@ func (c Config) withDefaults() Config {
 	c.PublicEndpoint = cmp.Or(c.PublicEndpoint, c.Endpoint)
 	c.Region = cmp.Or(c.Region, "us-east-1")
 	c.PartSize = cmp.Or(c.PartSize, 16<<20)
+	c.Parallel = cmp.Or(c.Parallel, 4)
 	c.Timeout = cmp.Or(c.Timeout, time.Minute)
 	c.Attempts = cmp.Or(c.Attempts, 5)
 	c.Backoff = cmp.Or(c.Backoff, 200*time.Millisecond)
@@ -80,6 +87,8 @@ func (c Config) validate() error {
 		return errors.New("blob: AccessKey and SecretKey go together")
 	case c.PartSize < minPartSize || c.PartSize > maxPartSize:
 		return fmt.Errorf("blob: PartSize must be %d to %d bytes", int64(minPartSize), int64(maxPartSize))
+	case c.Parallel < 0:
+		return errors.New("blob: Parallel must not be negative")
 	case c.Timeout < 0 || c.Backoff < 0 || c.Attempts < 0:
 		return errors.New("blob: Timeout, Backoff and Attempts must not be negative")
 	}

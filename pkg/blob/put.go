@@ -11,9 +11,11 @@ import (
 	"hash"
 	"io"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/minio/minio-go/v7"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/vidforge/vidforge/pkg/render"
 )
@@ -37,6 +39,13 @@ type upload struct {
 
 	id    string // of the multipart upload, "" before there is one
 	parts []minio.CompletePart
+	sum   string // of the whole body, set when the upload's end is asked for
+}
+
+// anywhere is a body that can be read at any place, again and again.
+type anywhere interface {
+	io.ReaderAt
+	io.Seeker
 }
 
 // Put implements Store.
@@ -49,9 +58,17 @@ func (s *S3) Put(ctx context.Context, key string, body io.Reader, o PutOptions) 
 	return obj, nil
 }
 
-func (u *upload) run(ctx context.Context) (_ render.Object, err error) {
+func (u *upload) run(ctx context.Context) (obj render.Object, err error) {
 	if u.o.MaxSize > 0 && u.o.Size > u.o.MaxSize {
 		return render.Object{}, ErrTooLarge
+	}
+	defer func() {
+		if err != nil && u.id != "" {
+			err = u.abort(ctx, err, &obj)
+		}
+	}()
+	if file, ok := u.body.(anywhere); ok && u.o.Size > u.partSize() {
+		return u.parallel(ctx, file)
 	}
 	buf, release := u.buffer()
 	defer release()
@@ -62,18 +79,19 @@ func (u *upload) run(ctx context.Context) (_ render.Object, err error) {
 	if !more {
 		return u.single(ctx, buf[:n])
 	}
-	defer func() {
-		if err != nil && u.id != "" {
-			err = errors.Join(err, u.abort(ctx))
-		}
-	}()
 	if err := u.begin(ctx); err != nil {
 		return render.Object{}, err
 	}
 	for n > 0 {
-		if err := u.part(ctx, buf[:n]); err != nil {
+		number := len(u.parts) + 1
+		if number > maxParts {
+			return render.Object{}, ErrTooLarge
+		}
+		part, err := u.part(ctx, number, bytes.NewReader(buf[:n]), sha256.Sum256(buf[:n]))
+		if err != nil {
 			return render.Object{}, err
 		}
+		u.parts = append(u.parts, part)
 		if n = 0; more {
 			if n, more, err = u.fill(buf); err != nil {
 				return render.Object{}, err
@@ -83,11 +101,69 @@ func (u *upload) run(ctx context.Context) (_ render.Object, err error) {
 	return u.complete(ctx)
 }
 
-// buffer holds a part: large enough that the greatest allowed body fits into the
-// allowed number of parts, and no larger than an announced body with one byte
+// parallel uploads the parts of a file, several at once. A part is read twice:
+// for its hash, in order, and on its way to the store.
+func (u *upload) parallel(ctx context.Context, file anywhere) (render.Object, error) {
+	base, err := file.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return render.Object{}, fmt.Errorf("%w: %w", ErrBody, err)
+	}
+	if err := u.begin(ctx); err != nil {
+		return render.Object{}, err
+	}
+	size := u.partSize()
+	u.parts = make([]minio.CompletePart, (u.o.Size+size-1)/size)
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(u.store.cfg.Parallel)
+	for i := range u.parts {
+		at := int64(i) * size
+		section := io.NewSectionReader(file, base+at, min(size, u.o.Size-at))
+		sum := sha256.New()
+		switch n, err := io.Copy(io.MultiWriter(u.hash, sum), section); {
+		case err != nil:
+			g.Go(func() error { return fmt.Errorf("%w: %w", ErrBody, err) })
+		case n < section.Size():
+			g.Go(func() error { return fmt.Errorf("%w: shorter than %d bytes", ErrMismatch, u.o.Size) })
+		}
+		if gctx.Err() != nil {
+			break
+		}
+		g.Go(func() (err error) {
+			u.parts[i], err = u.part(gctx, i+1, io.NewSectionReader(file, base+at, section.Size()), [sha256.Size]byte(sum.Sum(nil)))
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return render.Object{}, err //nolint:wrapcheck // each part's own
+	}
+	if u.size, err = u.length(file, base); err != nil {
+		return render.Object{}, err
+	}
+	return u.complete(ctx)
+}
+
+// length is how many bytes a file has from base to its end, at most one more
+// than announced.
+func (u *upload) length(file anywhere, base int64) (int64, error) {
+	switch _, err := file.ReadAt(make([]byte, 1), base+u.o.Size); {
+	case err == nil:
+		return 0, fmt.Errorf("%w: longer than %d bytes", ErrMismatch, u.o.Size)
+	case err != io.EOF:
+		return 0, fmt.Errorf("%w: %w", ErrBody, err)
+	}
+	return u.o.Size, nil
+}
+
+// partSize is the length of all parts but the last: large enough that the
+// greatest allowed body fits into the allowed number of parts.
+func (u *upload) partSize() int64 {
+	return max(u.store.cfg.PartSize, (max(u.o.Size, u.o.MaxSize)+maxParts-1)/maxParts)
+}
+
+// buffer holds a part, and is no larger than an announced body with one byte
 // to see that it is longer.
 func (u *upload) buffer() (buf []byte, release func()) {
-	size := max(u.store.cfg.PartSize, (max(u.o.Size, u.o.MaxSize)+maxParts-1)/maxParts)
+	size := u.partSize()
 	if u.o.Size >= 0 && u.o.Size < size {
 		return make([]byte, u.o.Size+1), func() {}
 	}
@@ -154,7 +230,7 @@ func (u *upload) single(ctx context.Context, data []byte) (render.Object, error)
 	}
 	obj := render.Object{Key: u.key, Size: u.size, SHA256: sum}
 	err = u.store.do(ctx, u.store.cfg.Timeout, func(ctx context.Context, w *watchdog) error {
-		info, err := u.store.core.PutObject(ctx, u.store.cfg.Bucket, u.key, &feed{bytes.NewReader(data), w}, int64(len(data)), "", sum, u.options())
+		info, err := u.store.core.PutObject(ctx, u.store.cfg.Bucket, u.key, &feed{Reader: bytes.NewReader(data), w: w}, int64(len(data)), "", sum, u.options())
 		obj.ETag = info.ETag
 		return err //nolint:wrapcheck // do wraps
 	})
@@ -175,24 +251,32 @@ func (u *upload) begin(ctx context.Context) error {
 	return nil
 }
 
-func (u *upload) part(ctx context.Context, data []byte) error {
-	n := len(u.parts) + 1
-	if n > maxParts {
-		return ErrTooLarge
-	}
-	sum := sha256.Sum256(data)
+// part uploads one part of the given hash. It may be called at once for several.
+func (u *upload) part(ctx context.Context, number int, data sized, sum [sha256.Size]byte) (minio.CompletePart, error) {
+	var part minio.CompletePart
 	err := u.store.do(ctx, u.store.cfg.Timeout, func(ctx context.Context, w *watchdog) error {
-		p, err := u.store.core.PutObjectPart(ctx, u.store.cfg.Bucket, u.key, u.id, n, &feed{bytes.NewReader(data), w}, int64(len(data)),
-			minio.PutObjectPartOptions{Sha256Hex: hex.EncodeToString(sum[:]), DisableContentSha256: true})
-		if err == nil {
-			u.parts = append(u.parts, minio.CompletePart{PartNumber: p.PartNumber, ETag: p.ETag})
+		if _, err := data.Seek(0, io.SeekStart); err != nil {
+			return fmt.Errorf("%w: %w", ErrBody, err)
 		}
+		in := &feed{Reader: data, w: w}
+		p, err := u.store.core.PutObjectPart(ctx, u.store.cfg.Bucket, u.key, u.id, number, in, data.Size(),
+			minio.PutObjectPartOptions{Sha256Hex: hex.EncodeToString(sum[:]), DisableContentSha256: true})
+		if broken := in.failed.Load(); err != nil && broken != nil {
+			return fmt.Errorf("%w: %w", ErrBody, *broken)
+		}
+		part = minio.CompletePart{PartNumber: p.PartNumber, ETag: p.ETag}
 		return err //nolint:wrapcheck // do wraps
 	})
 	if err != nil {
-		return fmt.Errorf("part %d: %w", n, err)
+		return part, fmt.Errorf("part %d: %w", number, err)
 	}
-	return nil
+	return part, nil
+}
+
+// sized is a part's bytes.
+type sized interface {
+	io.ReadSeeker
+	Size() int64
 }
 
 // complete makes the object visible. The answer's ETag is not taken for it: a
@@ -203,6 +287,7 @@ func (u *upload) complete(ctx context.Context) (render.Object, error) {
 	if err != nil {
 		return render.Object{}, err
 	}
+	u.sum = sum
 	err = u.store.do(ctx, 10*u.store.cfg.Timeout, func(ctx context.Context, _ *watchdog) error {
 		_, err := u.store.core.CompleteMultipartUpload(ctx, u.store.cfg.Bucket, u.key, u.id, u.parts, u.options())
 		return err //nolint:wrapcheck // do wraps
@@ -230,28 +315,41 @@ func (u *upload) settle(ctx context.Context, sum string, failed error) (render.O
 	return render.Object{}, failed
 }
 
-// abort removes the parts of a failed upload.
-func (u *upload) abort(ctx context.Context) error {
+// abort removes the parts of a failed upload. A store that knows no such upload
+// may have ended it well after all: then the answer was lost, and the upload is
+// a success.
+func (u *upload) abort(ctx context.Context, failed error, obj *render.Object) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), u.store.cfg.Timeout)
 	defer cancel()
 	err := u.store.do(ctx, u.store.cfg.Timeout, func(ctx context.Context, _ *watchdog) error {
 		err := u.store.core.AbortMultipartUpload(ctx, u.store.cfg.Bucket, u.key, u.id)
 		return err //nolint:wrapcheck // do wraps
 	})
-	if err != nil && !errors.Is(err, ErrNotFound) {
-		return fmt.Errorf("abort: %w", err)
+	switch {
+	case err == nil:
+		return failed
+	case !errors.Is(err, ErrNotFound):
+		return errors.Join(failed, fmt.Errorf("abort: %w", err))
+	case u.sum == "" || errors.Is(failed, ErrExists): // its end was never asked for, or settled
+		return failed
 	}
-	return nil
+	*obj, err = u.settle(ctx, u.sum, failed)
+	return err
 }
 
 // feed hands out a part and tells the watchdog that the store takes it.
 type feed struct {
-	data *bytes.Reader
-	w    *watchdog
+	io.Reader
+	w      *watchdog
+	failed atomic.Pointer[error] // what the reader said, but for its end
 }
 
 // Read implements io.Reader.
 func (f *feed) Read(p []byte) (int, error) {
 	f.w.touch()
-	return f.data.Read(p) //nolint:wrapcheck // io.EOF stays itself
+	n, err := f.Reader.Read(p)
+	if err != nil && err != io.EOF {
+		f.failed.Store(&err)
+	}
+	return n, err //nolint:wrapcheck // io.EOF stays itself
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	"github.com/minio/minio-go/v7"
 )
 
@@ -24,6 +25,7 @@ type reader struct {
 	body     io.ReadCloser
 	watchdog *watchdog
 	breaks   int // without a byte in between
+	waits    *backoff.ExponentialBackOff
 	err      error
 }
 
@@ -31,7 +33,7 @@ type reader struct {
 // the caller's wish (0 for everything).
 func (r *reader) open(first bool) error {
 	wanted := r.left
-	err := r.store.do(r.ctx, r.store.cfg.Timeout, func(context.Context, *watchdog) error {
+	err := r.store.do(r.ctx, r.store.cfg.Timeout, func(_ context.Context, try *watchdog) error {
 		var o minio.GetObjectOptions
 		if r.etag != "" {
 			if err := o.SetMatchETag(r.etag); err != nil {
@@ -46,6 +48,7 @@ func (r *reader) open(first bool) error {
 		body, info, header, err := r.store.core.GetObject(ctx, r.store.cfg.Bucket, r.key, o) //nolint:contextcheck // see above
 		if err != nil {
 			w.stop()
+			try.hint.Store(w.hint.Load())
 			return w.explain(err)
 		}
 		w.pause()
@@ -117,7 +120,7 @@ func (r *reader) read(p []byte) (int, error) {
 		n, err := r.body.Read(p[:min(int64(len(p)), r.left)])
 		r.watchdog.pause()
 		if n > 0 {
-			r.breaks = 0
+			r.breaks, r.waits = 0, nil
 			r.offset += int64(n)
 			r.left -= int64(n)
 			return n, nil // what else there was comes again, or does not matter
@@ -145,7 +148,10 @@ func (r *reader) resume(broken error) error {
 		return fmt.Errorf("%w: %d bytes are missing: %w", ErrUnavailable, r.left, broken)
 	}
 	r.release()
-	wait := time.NewTimer(r.store.cfg.Backoff)
+	if r.waits == nil {
+		r.waits = r.store.waits()
+	}
+	wait := time.NewTimer(r.waits.NextBackOff())
 	defer wait.Stop()
 	select {
 	case <-wait.C:

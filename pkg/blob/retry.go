@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -26,75 +27,158 @@ var (
 // try gets a watchdog over silence. What may pass but did not is returned as
 // ErrUnavailable.
 func (s *S3) do(ctx context.Context, silence time.Duration, f func(context.Context, *watchdog) error) error {
-	wait := backoff.NewExponentialBackOff()
-	wait.InitialInterval = s.cfg.Backoff
-	wait.MaxInterval = 20 * s.cfg.Backoff
 	var last error
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
 		ctx, w := watch(ctx, silence)
 		defer w.stop()
 		last = w.explain(f(ctx, w))
-		if last != nil && !passing(last) {
+		switch asked := w.retryAfter(); {
+		case last == nil:
+			return struct{}{}, nil
+		case !passing(last):
 			return struct{}{}, backoff.Permanent(last)
+		case asked > 0:
+			return struct{}{}, &backoff.RetryAfterError{Duration: min(asked, s.cfg.Timeout)}
 		}
 		return struct{}{}, last
-	}, backoff.WithBackOff(wait), backoff.WithMaxTries(uint(s.cfg.Attempts)), backoff.WithMaxElapsedTime(0))
+	}, backoff.WithBackOff(s.waits()), backoff.WithMaxTries(uint(s.cfg.Attempts)), backoff.WithMaxElapsedTime(0))
 	switch {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
 		return fmt.Errorf("given up: %w", context.Cause(ctx))
 	default:
-		return classify(last)
+		return s.classify(last)
 	}
 }
 
+// waits are the times between tries: doubled from try to try up to twenty times
+// the first, each changed at random by up to half.
+func (s *S3) waits() *backoff.ExponentialBackOff {
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval = s.cfg.Backoff
+	wait.Multiplier = 2
+	wait.MaxInterval = 20 * s.cfg.Backoff
+	return wait
+}
+
 // classify puts the package's own errors on what a store answered.
-func classify(err error) error {
+func (s *S3) classify(err error) error {
 	if passing(err) {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	if advice := s.refusal(err); advice != "" {
+		return fmt.Errorf("%w: %s: %w", ErrRefused, advice, err)
 	}
 	answer, ok := errors.AsType[minio.ErrorResponse](err)
 	if !ok {
 		return err
 	}
-	switch {
-	case answer.Code == minio.NoSuchBucket: // not an absent object: a wrong or lost store
-		return err
-	case answer.StatusCode == http.StatusNotFound:
+	switch answer.StatusCode {
+	case http.StatusNotFound:
 		return fmt.Errorf("%w: %w", ErrNotFound, err)
-	case answer.StatusCode == http.StatusPreconditionFailed:
+	case http.StatusPreconditionFailed:
 		return fmt.Errorf("%w: %w", errPrecondition, err)
-	case answer.StatusCode == http.StatusRequestedRangeNotSatisfiable:
+	case http.StatusRequestedRangeNotSatisfiable:
 		return fmt.Errorf("%w: %w", io.ErrUnexpectedEOF, err)
 	}
 	return err
+}
+
+// refusal tells what to do about an answer that will stay the same until
+// somebody changes the farm's settings or the store's; "" for other answers.
+// The codes are those of Amazon S3's "Error responses" and of stores that have
+// their own words for the same.
+func (s *S3) refusal(err error) string {
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return fmt.Sprintf("the certificate of %s is not trusted; check the setting s3-endpoint and the certificate authorities of this machine", s.cfg.Endpoint)
+	}
+	answer, ok := errors.AsType[minio.ErrorResponse](err)
+	if !ok {
+		return ""
+	}
+	switch answer.Code {
+	case "InvalidAccessKeyId", "InvalidAccessKeyID":
+		return "the store does not know the access key; check the setting s3-access-key"
+	case "SignatureDoesNotMatch":
+		return "the secret key is wrong, or something on the way changes the requests' host or path; check the settings s3-secret-key and s3-endpoint"
+	case "ExpiredToken", "InvalidToken", "TokenRefreshRequired":
+		return "the session token is not valid any more; renew the credentials"
+	case "RequestTimeTooSkewed":
+		return "the clocks of this machine and of the store differ too much; set this machine's clock"
+	case "AuthorizationHeaderMalformed", "InvalidRegion", "IllegalLocationConstraintException", "PermanentRedirect", "TemporaryRedirect":
+		return fmt.Sprintf("bucket %s is in another region or at another address; check the settings s3-region (%s) and s3-endpoint", s.cfg.Bucket, s.cfg.Region)
+	case minio.NoSuchBucket, "InvalidBucketName":
+		return fmt.Sprintf("there is no bucket %s; make it, or check the settings s3-bucket, s3-endpoint and s3-path-style", s.cfg.Bucket)
+	}
+	switch answer.StatusCode {
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return fmt.Sprintf("the access key may not do this in bucket %s; check its policy and the settings s3-access-key, s3-secret-key and s3-bucket", s.cfg.Bucket)
+	case http.StatusMovedPermanently, http.StatusFound, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+		return fmt.Sprintf("the store sends requests elsewhere; check the settings s3-endpoint and s3-region (%s)", s.cfg.Region)
+	}
+	return ""
 }
 
 // passing reports whether the same request may succeed later.
 func passing(err error) bool {
 	if answer, ok := errors.AsType[minio.ErrorResponse](err); ok {
 		switch answer.StatusCode {
-		case http.StatusRequestTimeout, http.StatusTooManyRequests, http.StatusInternalServerError,
-			http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		case http.StatusNotImplemented, http.StatusHTTPVersionNotSupported:
+			return false
+		case http.StatusRequestTimeout, http.StatusTooManyRequests, statusClientClosed:
 			return true
 		}
 		switch answer.Code {
-		case "RequestTimeout", "SlowDown", "InternalError", // also inside an answer of status 200
-			"ConditionalRequestConflict", "OperationAborted": // another write of the key is under way
+		case "RequestTimeout", "SlowDown", "InternalError", "ServiceUnavailable", // also inside an answer of status 200
+			"ConditionalRequestConflict", "OperationAborted", // another write of the key is under way
+			"BadDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch", "IncompleteBody": // the body suffered on its way
 			return true
 		}
-		return false
+		return answer.StatusCode >= http.StatusInternalServerError
 	}
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return false
 	}
-	switch {
-	case errors.Is(err, ErrNotFound), errors.Is(err, ErrExists), errors.Is(err, ErrChanged),
-		errors.Is(err, ErrTooLarge), errors.Is(err, ErrMismatch):
-		return false
+	for _, final := range []error{ErrNotFound, ErrExists, ErrChanged, ErrTooLarge, ErrMismatch, ErrBody, ErrRefused} {
+		if errors.Is(err, final) {
+			return false
+		}
 	}
 	return true // the connection
+}
+
+// statusClientClosed is what proxies before a store say when the connection
+// broke.
+const statusClientClosed = 499
+
+// hints is a transport that notes how long the store asks to be left alone,
+// which the client's errors do not tell.
+type hints struct{ http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (h hints) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := h.RoundTripper.RoundTrip(r)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // the transport's own
+	}
+	if w, ok := r.Context().Value(watchdogKey{}).(*watchdog); ok {
+		w.hint.Store(int64(parseRetryAfter(resp.Header.Get("Retry-After"))))
+	}
+	return resp, nil
+}
+
+// parseRetryAfter reads the header as RFC 9110, section 10.2.3, defines it; 0
+// when there is nothing to wait for.
+func parseRetryAfter(value string) time.Duration {
+	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
+		return time.Duration(seconds) * time.Second //nolint:gosec // 31 bits
+	}
+	at, err := http.ParseTime(value)
+	if err != nil {
+		return 0
+	}
+	return max(0, time.Until(at))
 }
 
 // watchdog ends a try in which the store is silent. It counts only while the
@@ -104,12 +188,16 @@ type watchdog struct {
 	timer   *time.Timer
 	silence time.Duration
 	fired   atomic.Bool
+	hint    atomic.Int64 // see hints
 }
+
+type watchdogKey struct{}
 
 // watch begins a try, which ends with the returned context.
 func watch(ctx context.Context, silence time.Duration) (context.Context, *watchdog) {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &watchdog{cancel: cancel, silence: silence}
+	ctx = context.WithValue(ctx, watchdogKey{}, w)
 	w.timer = time.AfterFunc(silence, func() {
 		w.fired.Store(true)
 		cancel()
@@ -119,6 +207,9 @@ func watch(ctx context.Context, silence time.Duration) (context.Context, *watchd
 
 // touch tells that the store did something, or is expected to from now on.
 func (w *watchdog) touch() { w.timer.Reset(w.silence) }
+
+// retryAfter is how long the store asked to be left alone, 0 for not.
+func (w *watchdog) retryAfter() time.Duration { return time.Duration(w.hint.Load()) }
 
 // pause tells that nothing is expected of the store.
 func (w *watchdog) pause() { w.timer.Stop() }

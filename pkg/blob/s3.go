@@ -103,7 +103,7 @@ func (s *S3) client(endpoint string) (*minio.Core, error) {
 		Secure:       u.Scheme == "https",
 		Region:       s.cfg.Region, // given, so that it is never looked up
 		BucketLookup: lookup,
-		Transport:    s.cfg.Transport,
+		Transport:    hints{s.cfg.Transport},
 		MaxRetries:   1, // S3.do tries again, with a limit for each try
 		// Trailing checksums are not understood by every store.
 		TrailingHeaders: false,
@@ -150,9 +150,13 @@ func (s *S3) Ping(ctx context.Context) error {
 		return fmt.Errorf("blob: ping: %w", err)
 	}
 	if !exists {
-		return fmt.Errorf("blob: ping: bucket %s is missing", s.cfg.Bucket)
+		return fmt.Errorf("blob: ping: %w", s.noBucket())
 	}
 	return nil
+}
+
+func (s *S3) noBucket() error {
+	return s.classify(minio.ErrorResponse{StatusCode: http.StatusNotFound, Code: minio.NoSuchBucket, Message: "The specified bucket does not exist", BucketName: s.cfg.Bucket})
 }
 
 // Get implements Store. A body that breaks off is taken up again where it
@@ -165,26 +169,51 @@ func (s *S3) Get(ctx context.Context, key string, o GetOptions) (io.ReadCloser, 
 	return r, nil
 }
 
+// downloads is how often a download is made whose bytes are not the object's:
+// what suffered on its way comes whole the next time, what suffered in the store
+// does not.
+const downloads = 3
+
 // Download implements Store.
 func (s *S3) Download(ctx context.Context, o render.Object, path string) (err error) {
+	fail := func(err error) error { return fmt.Errorf("blob: download %s: %w", o.Key, err) }
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return fmt.Errorf("blob: download %s: %w", o.Key, err)
+		return fail(fmt.Errorf("%w: %w", ErrFile, err))
 	}
 	defer func() {
-		if cerr := f.Close(); err == nil {
-			err = cerr
+		if cerr := f.Close(); err == nil && cerr != nil {
+			err = fail(fmt.Errorf("%w: %w", ErrFile, cerr))
 		}
 		if err != nil {
-			err = errors.Join(fmt.Errorf("blob: download %s: %w", o.Key, err), os.Remove(path))
+			err = errors.Join(err, os.Remove(path))
 		}
 	}()
+	for range downloads {
+		if err = s.downloadOnce(ctx, o, f); !errors.Is(err, ErrMismatch) {
+			break
+		}
+	}
+	if err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
+// downloadOnce writes an object over a file and compares it with its record.
+func (s *S3) downloadOnce(ctx context.Context, o render.Object, f *os.File) error {
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return fmt.Errorf("%w: %w", ErrFile, err)
+	}
+	if err := f.Truncate(0); err != nil {
+		return fmt.Errorf("%w: %w", ErrFile, err)
+	}
 	r, err := s.Get(ctx, o.Key, GetOptions{ETag: o.ETag})
 	if err != nil {
 		return err
 	}
 	hash := sha256.New()
-	n, err := io.Copy(io.MultiWriter(f, hash), r)
+	n, err := io.Copy(io.MultiWriter(fileWriter{f}, hash), r)
 	if err = errors.Join(err, r.Close()); err != nil {
 		return err
 	}
@@ -197,9 +226,27 @@ func (s *S3) Download(ctx context.Context, o render.Object, path string) (err er
 	return nil
 }
 
+// fileWriter marks a file's failures as such.
+type fileWriter struct{ f *os.File }
+
+// Write implements io.Writer.
+func (w fileWriter) Write(p []byte) (int, error) {
+	n, err := w.f.Write(p)
+	if err != nil {
+		return n, fmt.Errorf("%w: %w", ErrFile, err)
+	}
+	return n, nil
+}
+
 // Stat implements Store.
 func (s *S3) Stat(ctx context.Context, key string) (render.Object, error) {
 	info, err := s.head(ctx, key)
+	if errors.Is(err, ErrNotFound) {
+		// The answer has no body that would tell a lost bucket from it.
+		if perr := s.Ping(ctx); perr != nil {
+			err = perr
+		}
+	}
 	if err != nil {
 		return render.Object{}, fmt.Errorf("blob: stat %s: %w", key, err)
 	}

@@ -26,7 +26,7 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 
 	"github.com/vidforge/vidforge/pkg/blob"
-	"github.com/vidforge/vidforge/pkg/internal/faultproxy"
+	"github.com/vidforge/vidforge/pkg/faultproxy"
 	"github.com/vidforge/vidforge/pkg/render"
 )
 

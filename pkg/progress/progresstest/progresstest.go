@@ -16,7 +16,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/vidforge/vidforge/pkg/internal/faultproxy"
+	"github.com/vidforge/vidforge/pkg/faultproxy"
 	"github.com/vidforge/vidforge/pkg/progress"
 	"github.com/vidforge/vidforge/pkg/render"
 )
