@@ -18,6 +18,8 @@ TESTFLAGS ?=
 
 # What the programs need on a Debian host.
 PACKAGES = ffmpeg fonts-dejavu-core fonts-droid-fallback
+# What the tests need beside.
+TEST_PACKAGES = redis-server
 
 .PHONY: help
 help: ## List the targets
@@ -34,6 +36,10 @@ deps: ## Install the Debian packages that are missing (as root), or name them
 	export DEBIAN_FRONTEND=noninteractive; \
 	apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing </dev/null >/dev/null
 
+.PHONY: test-deps
+test-deps: PACKAGES += $(TEST_PACKAGES)
+test-deps: deps ## Install what the tests need beside
+
 .PHONY: build
 build: ## Build the programs into bin/
 	go build -o bin/ ./gateway/cmd/... ./worker/cmd/... ./deploy/vidforge/...
@@ -45,7 +51,7 @@ demo: ## Render a video through MCP; FILE=video renders that one
 # Whole-system tests read other modules' files, which go's test cache does not
 # see.
 .PHONY: test
-test: deps ## Run every module's tests; RACE=1 with the race detector
+test: test-deps ## Run every module's tests; RACE=1 with the race detector
 	@failed=; \
 	for m in $(MODULES); do \
 		echo "== $$m"; \
@@ -86,11 +92,11 @@ baseline: ## At a release: make the present protobuf files what later ones must 
 	cd proto && $(BUF) build -o baseline.binpb
 
 .PHONY: bench
-bench: deps ## Run every module's benchmarks
+bench: test-deps ## Run every module's benchmarks
 	@for m in $(MODULES); do (cd $$m && go test -run '^$$' -bench . -benchmem $(TESTFLAGS) ./...); done
 
 .PHONY: nightly
-nightly: deps ## Run what is too long for every change: clusters, race detector, fuzzing, benchmarks
+nightly: test-deps ## Run what is too long for every change: clusters, race detector, fuzzing, benchmarks
 	$(MAKE) test RACE=1 TESTFLAGS="-tags nightly $(TESTFLAGS)"
 	@for m in $(MODULES); do \
 		(cd $$m; for pkg in $$(go list ./...); do \
