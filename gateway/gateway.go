@@ -13,14 +13,17 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"runtime/debug"
 	"strings"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/vidforge/vidforge/pkg/buildinfo"
 
 	"github.com/vidforge/vidforge/gateway/internal/auth"
 	"github.com/vidforge/vidforge/gateway/internal/contract"
 	"github.com/vidforge/vidforge/gateway/internal/httpapi"
 	"github.com/vidforge/vidforge/pkg/farm"
+	"github.com/vidforge/vidforge/pkg/ops"
 )
 
 // Config of a gateway.
@@ -43,6 +46,8 @@ type Config struct {
 	KeysFile string
 	// Version is shown to clients. Defaults to that of the build, else "dev".
 	Version string
+	// Registry holds what /metrics shows. Defaults to a new one.
+	Registry *prometheus.Registry `json:"-"`
 
 	// MaxConcurrent unfinished renders of a tenant. Defaults to 16.
 	MaxConcurrent int
@@ -53,6 +58,10 @@ type Config struct {
 	// StallTimeout is how long a body or an answer may stand still. Defaults
 	// to 1 minute.
 	StallTimeout time.Duration
+	// DrainDelay is how long a gateway that was asked to stop goes on as before
+	// while /readyz says that it drains, so that load balancers look
+	// elsewhere first.
+	DrainDelay time.Duration
 	// ShutdownTimeout bounds how long requests in flight may take when the
 	// gateway stops. Defaults to 20 s.
 	ShutdownTimeout time.Duration
@@ -72,15 +81,15 @@ const (
 	readHeaderTimeout = 10 * time.Second
 	idleTimeout       = 2 * time.Minute
 	maxHeaderBytes    = 64 << 10
-	farmTimeout       = 10 * time.Second
 )
 
 func (c Config) withDefaults() Config {
 	c.Listen = cmp.Or(c.Listen, "127.0.0.1:8080")
 	c.OpsListen = cmp.Or(c.OpsListen, "127.0.0.1:8081")
-	c.Version = cmp.Or(c.Version, buildVersion())
+	c.Version = cmp.Or(c.Version, buildinfo.Version())
 	c.StallTimeout = cmp.Or(c.StallTimeout, time.Minute)
 	c.ShutdownTimeout = cmp.Or(c.ShutdownTimeout, 20*time.Second)
+	c.Registry = cmp.Or(c.Registry, prometheus.NewRegistry())
 	if c.Ready == nil {
 		c.Ready = func(Bound) {}
 	}
@@ -88,16 +97,6 @@ func (c Config) withDefaults() Config {
 		c.Logger = slog.Default()
 	}
 	return c
-}
-
-// buildVersion is the version that the build knows, without its leading v.
-func buildVersion() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok || info.Main.Version == "" || info.Main.Version == "(devel)" {
-		return "dev"
-	}
-	version, _, _ := strings.Cut(info.Main.Version, "+") // which the fingerprint uses itself
-	return strings.TrimPrefix(version, "v")
 }
 
 func (c Config) validate() error {
@@ -108,7 +107,7 @@ func (c Config) validate() error {
 	if c.KeysFile == "" && (host == "" || !auth.IsLoopback(host)) {
 		return fmt.Errorf("refused Listen %q, which is not a loopback address: set KeysFile, or anybody could render", c.Listen)
 	}
-	if c.MaxConcurrent < 0 || c.MaxAssetBytes < 0 || c.AssetRetention < 0 || c.StallTimeout < 0 || c.ShutdownTimeout < 0 {
+	if c.MaxConcurrent < 0 || c.MaxAssetBytes < 0 || c.AssetRetention < 0 || c.StallTimeout < 0 || c.DrainDelay < 0 || c.ShutdownTimeout < 0 {
 		return errors.New("limits and times cannot be negative")
 	}
 	return nil
@@ -145,45 +144,53 @@ func Run(ctx context.Context, c Config) error {
 	if err := c.validate(); err != nil {
 		return fmt.Errorf("gateway: %w", err)
 	}
-	backends, err := farm.Dial(ctx, c.Endpoints, farm.DialOptions{Name: "vidforge-gateway", Tuning: c.Tuning, Logger: c.Logger})
+	operators, err := ops.Start(ctx, ops.Options{Listen: c.OpsListen, Registry: c.Registry, Logger: c.Logger})
 	if err != nil {
-		return fmt.Errorf("gateway: reach the stores: %w", err)
+		return fmt.Errorf("gateway: %w", err)
+	}
+	if err = errors.Join(run(ctx, c, operators), operators.Close()); err != nil {
+		return fmt.Errorf("gateway: %w", err)
+	}
+	return nil
+}
+
+func run(ctx context.Context, c Config, operators *ops.Server) error {
+	backends, err := farm.Dial(ctx, c.Endpoints, farm.DialOptions{
+		Name: "vidforge-gateway", Tuning: c.Tuning, Logger: c.Logger,
+		Waits: func(store string) { operators.NotReady("waits for " + store) },
+	})
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // it was told to end before it began
+		}
+		return fmt.Errorf("reach the stores: %w", err)
 	}
 	secret, err := backends.Ledger.Secret(ctx, "approval-form")
 	if err == nil {
 		f := farm.New(backends.Stores, farm.Config{
 			MaxConcurrent: c.MaxConcurrent, MaxAssetBytes: c.MaxAssetBytes, AssetRetention: c.AssetRetention, Tuning: c.Tuning, Logger: c.Logger,
 		})
-		err = serve(ctx, c, f, secret)
+		err = serve(ctx, c, f, secret, operators)
 	}
-	if err = errors.Join(err, backends.Close()); err != nil {
-		return fmt.Errorf("gateway: %w", err)
-	}
-	return nil
+	return errors.Join(err, backends.Close())
 }
 
 // serve is Run over an open farm.
-func serve(ctx context.Context, c Config, f facade, secret []byte) (err error) {
+func serve(ctx context.Context, c Config, f facade, secret []byte, operators *ops.Server) (err error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", c.Listen)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	ops, err := new(net.ListenConfig).Listen(ctx, "tcp", c.OpsListen)
-	if err != nil {
-		return errors.Join(fmt.Errorf("listen for operators: %w", err), l.Close())
-	}
 	s, err := newServer(c, f, secret, l.Addr().String())
 	if err != nil {
-		return errors.Join(err, l.Close(), ops.Close())
+		return errors.Join(err, l.Close())
 	}
 	// Contexts of requests outlive ctx: what is in flight is to finish.
 	base, endBase := context.WithCancel(context.WithoutCancel(ctx))
 	defer endBase()
 	main := httpServer(base, c.Logger, s.handler)
-	opsServer := httpServer(base, c.Logger, s.ops)
-	ended := make(chan error, 3)
+	ended := make(chan error, 2)
 	go func() { ended <- served("clients", main.Serve(l)) }()
-	go func() { ended <- served("operators", opsServer.Serve(ops)) }()
 	farmCtx, stopFarm := context.WithCancel(base)
 	go func() {
 		err := f.Run(farmCtx)
@@ -192,10 +199,11 @@ func serve(ctx context.Context, c Config, f facade, secret []byte) (err error) {
 		}
 		ended <- err
 	}()
-	c.Ready(Bound{l.Addr().String(), ops.Addr().String()})
-	c.Logger.InfoContext(ctx, "gateway listens", "address", l.Addr().String(), "ops", ops.Addr().String(), "fingerprint", s.contract.Fingerprint())
+	operators.Ready(f.Ready)
+	c.Ready(Bound{l.Addr().String(), operators.Addr()})
+	c.Logger.InfoContext(ctx, "gateway listens", "address", l.Addr().String(), "ops", operators.Addr(), "public_url", s.publicURL, "fingerprint", s.contract.Fingerprint())
 
-	left := 3
+	left := 2
 	select {
 	case <-ctx.Done():
 	case err = <-ended:
@@ -204,14 +212,30 @@ func serve(ctx context.Context, c Config, f facade, secret []byte) (err error) {
 			err = errors.New("a part of the gateway ended by itself")
 		}
 	}
-	s.draining.Store(true)
+	operators.NotReady("draining")
+	if err == nil && c.DrainDelay > 0 {
+		c.Logger.InfoContext(ctx, "drains", "delay", c.DrainDelay.String())
+		err = s.linger(ended, &left)
+	}
 	err = errors.Join(err, s.drain(base, c, main))
 	stopFarm()
-	err = errors.Join(err, opsServer.Close())
 	for range left {
 		err = errors.Join(err, <-ended)
 	}
 	return err
+}
+
+// linger serves on for the drain delay, or until a part ends by itself.
+func (s *server) linger(ended <-chan error, left *int) error {
+	t := time.NewTimer(s.cfg.DrainDelay)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case err := <-ended:
+		*left--
+		return err
+	}
 }
 
 // drain stops accepting, ends streams and waits for requests in flight.

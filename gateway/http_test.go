@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"mime"
@@ -470,36 +469,16 @@ func TestApprovalWithAKey(t *testing.T) {
 	b.wantHTTPError(res, got, render.CodeCredentialMissing)
 }
 
-func TestOpsEndpoints(t *testing.T) {
+// TestWhatIsNotForClients: health and metrics have a port of their own, and the
+// log holds neither handles nor names.
+func TestWhatIsNotForClients(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	b.call(noCaps, "vidforge_get_capabilities", `{}`)
-	get := func(path string) (int, string) {
-		rec := newRecorder()
-		b.srv.ops.ServeHTTP(rec, mustRequest(t, path))
-		return rec.Code, rec.Body.String()
-	}
-	for _, path := range []string{"/healthz", "/readyz"} {
-		if code, body := get(path); code != 200 || body != "ok\n" {
-			t.Errorf("%s: %d %q", path, code, body)
-		}
-	}
-	if code, body := get("/metrics"); code != 200 || !strings.Contains(body, `vidforge_http_request_duration_seconds_count{method="POST",route="/mcp",status="200"} 1`) || !strings.Contains(body, "go_goroutines") {
-		t.Errorf("/metrics: %d\n%s", code, body)
-	}
-	b.farm.Fail("Ready", errors.New("no ledger"))
-	if code, body := get("/readyz"); code != 503 || strings.Contains(body, "ledger") {
-		t.Errorf("not ready: %d %q", code, body)
-	}
-	if code, _ := get("/healthz"); code != 200 {
-		t.Errorf("/healthz while not ready: %d", code)
-	}
 	for _, path := range []string{"/healthz", "/metrics"} {
 		if res, _ := b.do("GET", path, nil); res.StatusCode != 404 {
 			t.Errorf("%s on the clients' port: %d", path, res.StatusCode)
 		}
 	}
-	// Logs hold neither handles nor names.
 	id := b.finished([]byte("video"))
 	b.do("GET", "/v1/renders/"+string(id)+"/video?name=geheim", nil)
 	b.do("POST", "/v1/assets?name=geheim", strings.NewReader("x"))

@@ -3,6 +3,7 @@ package gateway
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/vidforge/vidforge/gateway/internal/farmtest"
+	"github.com/vidforge/vidforge/pkg/ops"
 	"github.com/vidforge/vidforge/pkg/render"
 )
 
@@ -30,7 +32,14 @@ func start(t *testing.T, c Config) *running {
 	r := &running{farm: farmtest.New(time.Now), stop: stop, ended: make(chan error, 1)}
 	ready := make(chan Bound, 1)
 	c.Ready = func(b Bound) { ready <- b }
-	go func() { r.ended <- serve(ctx, c.withDefaults(), r.farm, []byte("secret")) }()
+	c = c.withDefaults()
+	operators, err := ops.Start(ctx, ops.Options{Listen: c.OpsListen, Registry: c.Registry, Logger: c.Logger})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		r.ended <- errors.Join(serve(ctx, c, r.farm, []byte("secret"), operators), operators.Close())
+	}()
 	t.Cleanup(stop)
 	select {
 	case r.bound = <-ready:
@@ -117,6 +126,52 @@ func (r *running) render(t *testing.T) render.ID {
 		t.Fatal(err)
 	}
 	return v.Record.ID
+}
+
+func TestOpsEndpoints(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{})
+	if code, _ := get(t, "http://"+r.bound.Listen+"/v1/openapi.json"); code != 200 {
+		t.Fatalf("a request: %d", code)
+	}
+	url := "http://" + r.bound.OpsListen
+	if code, body := get(t, url+"/metrics"); code != 200 || !strings.Contains(body, `vidforge_http_request_duration_seconds_count{method="GET",route="GET /v1/openapi.json",status="200"} 1`) {
+		t.Errorf("/metrics: %d\n%s", code, body)
+	}
+	if code, body := get(t, url+"/readyz"); code != 200 || body != "ok\n" {
+		t.Errorf("/readyz: %d %q", code, body)
+	}
+	r.farm.Fail("Ready", errors.New("no ledger"))
+	if code, body := get(t, url+"/readyz"); code != 503 || strings.Contains(body, "ledger") {
+		t.Errorf("not ready: %d %q", code, body)
+	}
+	if code, _ := get(t, url+"/healthz"); code != 200 {
+		t.Errorf("/healthz while not ready: %d", code)
+	}
+}
+
+// TestDrainDelay: a gateway that was asked to stop says so, and still answers.
+func TestDrainDelay(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{DrainDelay: time.Hour})
+	r.stop()
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		code, body := get(t, "http://"+r.bound.OpsListen+"/readyz")
+		if code == 503 && body == "draining\n" {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("/readyz: %d %q", code, body)
+		}
+	}
+	if code, _ := get(t, "http://"+r.bound.Listen+"/v1/openapi.json"); code != 200 {
+		t.Errorf("a request while it drains: %d", code)
+	}
+	r.farm.Broken <- errors.New("the farm broke")
+	if err := <-r.ended; err == nil || !strings.Contains(err.Error(), "the farm broke") {
+		t.Errorf("a farm that breaks meanwhile: %v", err)
+	}
 }
 
 // TestShutdown: streams end in good order, an upload in flight is finished, and
@@ -255,7 +310,7 @@ func TestConfigRefused(t *testing.T) {
 		t.Errorf("%v, %v", u, err)
 	}
 	farm := farmtest.New(time.Now)
-	if err := serve(t.Context(), Config{Listen: "127.0.0.1:0", OpsListen: "127.0.0.1:0", KeysFile: "/does/not/exist"}.withDefaults(), farm, nil); err == nil || !strings.Contains(err.Error(), "keys file") {
+	if err := serve(t.Context(), Config{Listen: "127.0.0.1:0", KeysFile: "/does/not/exist"}.withDefaults(), farm, nil, nil); err == nil || !strings.Contains(err.Error(), "keys file") {
 		t.Errorf("missing keys file: %v", err)
 	}
 }

@@ -7,12 +7,9 @@ import (
 	"regexp"
 	"runtime/debug"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
@@ -28,14 +25,12 @@ import (
 
 // server is everything behind the two listeners.
 type server struct {
-	cfg      Config
-	farm     facade
-	contract *contract.Service
-	mux      *http.ServeMux
-	handler  http.Handler
-	ops      http.Handler
-	requests *prometheus.HistogramVec
-	draining atomic.Bool
+	cfg       Config
+	publicURL string
+	contract  *contract.Service
+	mux       *http.ServeMux
+	handler   http.Handler
+	requests  *prometheus.HistogramVec
 }
 
 // newServer puts the handlers together. bound is the address for clients.
@@ -44,7 +39,7 @@ func newServer(c Config, f facade, secret []byte, bound string) (*server, error)
 	if err != nil {
 		return nil, err
 	}
-	s := &server{cfg: c, farm: f, mux: http.NewServeMux()}
+	s := &server{cfg: c, publicURL: public.String(), mux: http.NewServeMux()}
 	limits := f.Limits()
 	s.contract, err = contract.New(contract.Config{
 		Farm: f, Version: c.Version, PublicURL: public.String(), Logger: c.Logger, Tracer: telemetry.Tracer(),
@@ -68,14 +63,14 @@ func newServer(c Config, f facade, secret []byte, bound string) (*server, error)
 	if err != nil {
 		return nil, fmt.Errorf("guard against other sites: %w", err)
 	}
-	registry := prometheus.NewRegistry()
 	s.requests = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "vidforge_http_request_duration_seconds", Help: "Time to answer a request, by route, method and status.",
 		Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
 	}, []string{"route", "method", "status"})
-	registry.MustRegister(s.requests, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if err := c.Registry.Register(s.requests); err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
 	s.handler = s.observe(guarded)
-	s.ops = s.opsMux(registry)
 	return s, nil
 }
 
@@ -87,32 +82,6 @@ func (s *server) mcp() http.Handler {
 		r = r.WithContext(mcptask.WithPrincipal(r.Context(), req))
 		next.ServeHTTP(w, r)
 	})
-}
-
-func (s *server) opsMux(g prometheus.Gatherer) http.Handler {
-	mux := http.NewServeMux()
-	ok := func(w http.ResponseWriter) {
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		if _, err := w.Write([]byte("ok\n")); err != nil {
-			s.cfg.Logger.Debug("write health", "error", err)
-		}
-	}
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { ok(w) })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(r.Context(), farmTimeout)
-		defer cancel()
-		switch err := s.farm.Ready(ctx); {
-		case s.draining.Load():
-			http.Error(w, "draining", http.StatusServiceUnavailable)
-		case err != nil:
-			s.cfg.Logger.WarnContext(ctx, "not ready", "error", err)
-			http.Error(w, "not ready", http.StatusServiceUnavailable)
-		default:
-			ok(w)
-		}
-	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(g, promhttp.HandlerOpts{}))
-	return mux
 }
 
 // requestIDPattern is what may come in as X-Request-Id; anything else is

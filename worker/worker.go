@@ -14,10 +14,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/vidforge/vidforge/pkg/farm"
 	"github.com/vidforge/vidforge/pkg/jobs"
+	"github.com/vidforge/vidforge/pkg/ops"
 	"github.com/vidforge/vidforge/pkg/progress"
 	"github.com/vidforge/vidforge/pkg/render"
 	"github.com/vidforge/vidforge/pkg/telemetry"
@@ -37,6 +39,11 @@ type Config struct {
 	ID string
 	// Version is shown in listings.
 	Version string
+	// OpsListen is the address of /healthz, /readyz and /metrics; port 0 is any
+	// free one. Empty: there is none.
+	OpsListen string
+	// Registry holds what /metrics shows. Defaults to a new one.
+	Registry *prometheus.Registry `json:"-"`
 	// Slots is how many encoding stages run at once. Defaults to 2: ffmpeg
 	// uses all cores by itself, but the sound need not wait for the picture.
 	Slots int
@@ -88,9 +95,20 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return fmt.Errorf("open scratch: %w", err)
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
-	backends, err := farm.Dial(ctx, cfg.Endpoints, farm.DialOptions{Name: "vidforge-worker " + cfg.ID, Tuning: cfg.Tuning, Logger: cfg.Logger})
+	operators, err := serveOperators(ctx, cfg)
 	if err != nil {
-		return fmt.Errorf("connect: %w", err)
+		return err
+	}
+	defer func() { err = errors.Join(err, operators.Close()) }()
+	backends, err := farm.Dial(ctx, cfg.Endpoints, farm.DialOptions{
+		Name: "vidforge-worker " + cfg.ID, Tuning: cfg.Tuning, Logger: cfg.Logger,
+		Waits: func(store string) { operators.NotReady("waits for " + store) },
+	})
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // it was told to end before it began
+		}
+		return fmt.Errorf("reach the stores: %w", err)
 	}
 	defer func() { err = errors.Join(err, backends.Close()) }()
 	metrics, err := telemetry.NewMetrics()
@@ -103,8 +121,46 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		stores:  backends.Stores,
 		runner:  &stage.Runner{Tools: tools, Scratch: dir, Policy: cfg.Policy, Metrics: metrics, Logger: cfg.Logger},
 		running: map[*farm.Claim]struct{}{},
+		ops:     operators,
 	}
 	return w.run(ctx)
+}
+
+// operators is who is told whether the worker takes work.
+type operators interface {
+	NotReady(reason string)
+	Ready(check func(context.Context) error)
+	Close() error
+}
+
+// nobody asks.
+type nobody struct{}
+
+func (nobody) NotReady(string)                   {}
+func (nobody) Ready(func(context.Context) error) {}
+func (nobody) Close() error                      { return nil }
+
+func serveOperators(ctx context.Context, cfg Config) (operators, error) {
+	if cfg.OpsListen == "" {
+		return nobody{}, nil
+	}
+	s, err := ops.Start(ctx, ops.Options{Listen: cfg.OpsListen, Registry: cfg.Registry, Logger: cfg.Logger})
+	if err != nil {
+		return nil, fmt.Errorf("worker: %w", err)
+	}
+	cfg.Logger.InfoContext(ctx, "worker answers operators", "ops", s.Addr())
+	return s, nil
+}
+
+// check asks the stores that nothing goes without.
+func (w *worker) check(ctx context.Context) error {
+	if err := w.stores.Ledger.Ping(ctx); err != nil {
+		return fmt.Errorf("ledger: %w", err)
+	}
+	if err := w.stores.Blobs.Ping(ctx); err != nil {
+		return fmt.Errorf("blob store: %w", err)
+	}
+	return nil
 }
 
 type worker struct {
@@ -114,6 +170,7 @@ type worker struct {
 	farm    *farm.Farm
 	stores  farm.Stores
 	runner  *stage.Runner
+	ops     operators
 	busy    atomic.Int64
 
 	mu      sync.Mutex
@@ -146,9 +203,15 @@ func (w *worker) run(ctx context.Context) error {
 	}
 	g.Go(func() error { w.beat(ctx); return nil })
 	w.log.InfoContext(ctx, "worker takes work", "slots", w.cfg.Slots, "preview_slots", w.cfg.PreviewSlots)
+	w.ops.Ready(w.check)
 	if w.cfg.Ready != nil {
 		w.cfg.Ready()
 	}
+	draining := context.AfterFunc(ctx, func() {
+		w.ops.NotReady("draining")
+		w.log.Info("worker drains", "running", w.busy.Load(), "grace", w.cfg.Grace.String())
+	})
+	defer draining()
 	return g.Wait()
 }
 

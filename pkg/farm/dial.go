@@ -42,7 +42,11 @@ type DialOptions struct {
 	Ledger   ledger.Config
 	Jobs     jobs.Config
 	Progress progress.Config
-	// Logger gets the connections' changes. Defaults to slog.Default().
+	// Waits is called with the name of each store before Dial waits for it.
+	// Optional.
+	Waits func(store string)
+	// Logger gets the connections' changes, and what Dial waits for. Defaults
+	// to slog.Default().
 	Logger *slog.Logger
 }
 
@@ -54,9 +58,40 @@ type Backends struct {
 	blobs *blob.S3
 }
 
-// Dial connects to the stores. It waits for NATS until ctx ends, since nothing
-// goes without it; S3 and Redis may come up later. A connection that is lost is
-// made again, for ever.
+// logWaitEvery is how often Dial says what it waits for.
+const logWaitEvery = 5 * time.Second
+
+// waitLog says in the log what Dial waits for, again and again, and why.
+type waitLog struct {
+	log   *slog.Logger
+	waits func(string)
+}
+
+func (w waitLog) during(ctx context.Context, store string, why func() error, do func() error) error {
+	w.waits(store)
+	began, done, ended := time.Now(), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		ticker := time.NewTicker(logWaitEvery)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+				w.log.WarnContext(ctx, "waits for "+store, "seconds", int(time.Since(began).Seconds()), "error", why())
+			case <-done:
+				return
+			}
+		}
+	}()
+	err := do()
+	close(done)
+	<-ended
+	return err
+}
+
+// Dial connects to the stores. It waits for NATS and its JetStream until ctx
+// ends, since nothing goes without them; S3 and Redis may come up later. A
+// connection that is lost is made again, for ever.
 func Dial(ctx context.Context, e Endpoints, o DialOptions) (_ *Backends, err error) {
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	if err := o.Tuning.Validate(); err != nil {
@@ -67,20 +102,30 @@ func Dial(ctx context.Context, e Endpoints, o DialOptions) (_ *Backends, err err
 	o.Jobs.Prefix = cmp.Or(o.Jobs.Prefix, e.Prefix)
 	o.Progress.Prefix = cmp.Or(o.Progress.Prefix, e.Prefix)
 	o.Progress.Logger = cmp.Or(o.Progress.Logger, o.Logger)
+	if o.Waits == nil {
+		o.Waits = func(string) {}
+	}
+	wait := waitLog{log: o.Logger, waits: o.Waits}
 	b := &Backends{}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, b.Close())
 		}
 	}()
-	if b.nats, err = dialNATS(ctx, e.NATSURL, o.Name, o.Logger); err != nil {
+	if b.nats, err = dialNATS(ctx, e.NATSURL, o.Name, o.Logger, wait); err != nil {
 		return nil, err
 	}
-	if b.Ledger, err = ledger.Open(ctx, b.nats, o.Ledger); err != nil {
-		return nil, fmt.Errorf("farm: %w", err)
-	}
-	if b.Jobs, err = jobs.Open(ctx, b.nats, o.Jobs); err != nil {
-		return nil, fmt.Errorf("farm: %w", err)
+	err = wait.during(ctx, "JetStream", b.nats.LastError, func() (err error) {
+		if b.Ledger, err = ledger.Open(ctx, b.nats, o.Ledger); err != nil {
+			return fmt.Errorf("farm: %w", err)
+		}
+		if b.Jobs, err = jobs.Open(ctx, b.nats, o.Jobs); err != nil {
+			return fmt.Errorf("farm: %w", err)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	client, err := progress.Connect(e.RedisURL)
 	if err != nil {
@@ -97,7 +142,7 @@ func Dial(ctx context.Context, e Endpoints, o DialOptions) (_ *Backends, err err
 	return b, nil
 }
 
-func dialNATS(ctx context.Context, url, name string, log *slog.Logger) (*nats.Conn, error) {
+func dialNATS(ctx context.Context, url, name string, log *slog.Logger, wait waitLog) (*nats.Conn, error) {
 	connected := make(chan struct{}, 1)
 	nc, err := nats.Connect(url,
 		nats.Name(name),
@@ -120,14 +165,19 @@ func dialNATS(ctx context.Context, url, name string, log *slog.Logger) (*nats.Co
 	if err != nil {
 		return nil, fmt.Errorf("farm: connect to NATS: %w", err)
 	}
-	select {
-	case <-connected:
-		return nc, nil
-	case <-ctx.Done():
-		err := fmt.Errorf("farm: connect to NATS: %w", errors.Join(ctx.Err(), nc.LastError()))
+	err = wait.during(ctx, "NATS", nc.LastError, func() error {
+		select {
+		case <-connected:
+			return nil
+		case <-ctx.Done():
+			return fmt.Errorf("farm: connect to NATS: %w", errors.Join(ctx.Err(), nc.LastError()))
+		}
+	})
+	if err != nil {
 		nc.Close()
 		return nil, err
 	}
+	return nc, nil
 }
 
 // Close closes the connections. Whoever uses the stores has ended before.

@@ -9,7 +9,9 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/url"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -21,14 +23,47 @@ import (
 // EnvPrefix begins the name of every variable.
 const EnvPrefix = "VIDFORGE_"
 
+// fileSuffix makes the variable that names a file with the value.
+const fileSuffix = "_FILE"
+
 // configFlag names the YAML file.
 const configFlag = "config"
 
 // Load parses args into the flags of fs, after the YAML file that --config or
-// VIDFORGE_CONFIG names and the environment were applied. lookup is
-// os.LookupEnv. Unknown members of the file are errors; flag.ErrHelp is returned
-// as it is.
-func Load(fs *flag.FlagSet, args []string, lookup func(string) (string, bool)) error {
+// VIDFORGE_CONFIG names and the environment (of os.Environ's shape) were
+// applied. Unknown members of the file are errors. Variables that name no
+// setting are returned: an environment is shared with other programs, and
+// Kubernetes adds to it. flag.ErrHelp is returned as it is.
+func Load(fs *flag.FlagSet, args, environ []string) (unknown []string, err error) {
+	env := map[string]string{}
+	for _, pair := range environ {
+		if name, value, ok := strings.Cut(pair, "="); ok && strings.HasPrefix(name, EnvPrefix) {
+			env[name] = value
+		}
+	}
+	if err := load(fs, args, env); err != nil {
+		return nil, err
+	}
+	return unknownIn(fs, env), nil
+}
+
+// serviceLink is what Kubernetes puts into the environment for each Service
+// whose name begins as our variables do.
+var serviceLink = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT|SERVICE_PORT_.*|PORT_[0-9]+_.*|PORT)$`)
+
+func unknownIn(fs *flag.FlagSet, env map[string]string) (unknown []string) {
+	known := map[string]bool{}
+	fs.VisitAll(func(f *flag.Flag) { known[EnvName(f.Name)], known[EnvName(f.Name)+fileSuffix] = true, true })
+	for name := range env {
+		if !known[name] && !serviceLink.MatchString(name) {
+			unknown = append(unknown, name)
+		}
+	}
+	slices.Sort(unknown)
+	return unknown
+}
+
+func load(fs *flag.FlagSet, args []string, env map[string]string) error {
 	file := fs.String(configFlag, "", "YAML `file` with settings named as the flags are")
 	if err := fs.Parse(args); err != nil {
 		return err //nolint:wrapcheck // the flag package's own words
@@ -38,7 +73,7 @@ func Load(fs *flag.FlagSet, args []string, lookup func(string) (string, bool)) e
 	}
 	given := map[string]string{}
 	fs.Visit(func(f *flag.Flag) { given[f.Name] = f.Value.String() })
-	if path, ok := lookup(EnvPrefix + "CONFIG"); ok && *file == "" {
+	if path, ok := env[EnvName(configFlag)]; ok && *file == "" {
 		*file = path
 	}
 	if *file != "" {
@@ -46,7 +81,7 @@ func Load(fs *flag.FlagSet, args []string, lookup func(string) (string, bool)) e
 			return err
 		}
 	}
-	if err := applyEnv(fs, lookup); err != nil {
+	if err := applyEnv(fs, env); err != nil {
 		return err
 	}
 	for name, value := range given {
@@ -90,19 +125,19 @@ func EnvName(name string) string {
 	return EnvPrefix + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 }
 
-func applyEnv(fs *flag.FlagSet, lookup func(string) (string, bool)) error {
+func applyEnv(fs *flag.FlagSet, env map[string]string) error {
 	var errs []error
 	fs.VisitAll(func(f *flag.Flag) {
-		env := EnvName(f.Name)
-		value, ok := lookup(env)
-		if path, isFile := lookup(env + "_FILE"); isFile && fs.Lookup(f.Name+"-file") == nil {
+		name := EnvName(f.Name)
+		value, ok := env[name]
+		if path, isFile := env[name+fileSuffix]; isFile && fs.Lookup(f.Name+"-file") == nil {
 			if ok {
-				errs = append(errs, fmt.Errorf("%s and %s_FILE are both set", env, env))
+				errs = append(errs, fmt.Errorf("%s and %s_FILE are both set", name, name))
 				return
 			}
 			b, err := os.ReadFile(path)
 			if err != nil {
-				errs = append(errs, fmt.Errorf("%s_FILE: %w", env, err))
+				errs = append(errs, fmt.Errorf("%s_FILE: %w", name, err))
 				return
 			}
 			value, ok = strings.TrimRight(string(b), "\r\n"), true
@@ -111,7 +146,7 @@ func applyEnv(fs *flag.FlagSet, lookup func(string) (string, bool)) error {
 			return
 		}
 		if err := f.Value.Set(value); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", env, err))
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
 		}
 	})
 	return errors.Join(errs...)
@@ -144,18 +179,53 @@ func Tuning(fs *flag.FlagSet, t *farm.Tuning) {
 	fs.DurationVar(&t.ReconcileEvery, "reconcile-every", 0, "mean time between two looks at what is not finished (default 15s)")
 }
 
-// Print lists the settings in force, secrets masked.
+// Print shows the settings in force as a YAML file that would give the same,
+// but for secrets, which are only named.
 func Print(fs *flag.FlagSet) string {
-	var lines []string
-	fs.VisitAll(func(f *flag.Flag) {
+	var out strings.Builder
+	fs.VisitAll(func(f *flag.Flag) { // in order of the names
+		if f.Name == configFlag {
+			return
+		}
+		_, usage := flag.UnquoteUsage(f)
+		fmt.Fprintf(&out, "# %s\n", usage)
 		value := f.Value.String()
-		if value != "" && (strings.HasSuffix(f.Name, "-secret-key") || strings.HasSuffix(f.Name, "-url") && strings.Contains(value, "@")) {
-			value = "***"
+		if value != "" && secret(f.Name, value) {
+			fmt.Fprintf(&out, "# %s: (set, not shown)\n", f.Name)
+			return
 		}
-		if f.Name != configFlag {
-			lines = append(lines, fmt.Sprintf("%s: %q", f.Name, value))
+		line, err := yaml.Marshal(map[string]any{f.Name: plain(f.Value)})
+		if err != nil {
+			line = fmt.Appendf(nil, "# %s: %v\n", f.Name, err)
 		}
+		out.Write(line)
 	})
-	slices.Sort(lines)
-	return strings.Join(lines, "\n") + "\n"
+	return out.String()
+}
+
+// plain is a value as YAML writes it best.
+func plain(v flag.Value) any {
+	if g, ok := v.(flag.Getter); ok {
+		switch x := g.Get().(type) {
+		case bool, int, int64, uint, uint64, float64:
+			return x
+		}
+	}
+	return v.String()
+}
+
+// secret reports whether a setting's value must not be shown: by its name, or
+// because it is a URL with a password.
+func secret(name, value string) bool {
+	for _, suffix := range []string{"-key", "-password", "-token", "-secret"} {
+		if strings.HasSuffix(name, suffix) {
+			return true
+		}
+	}
+	for part := range strings.SplitSeq(value, ",") {
+		if u, err := url.Parse(part); err != nil && strings.Contains(part, "@") || err == nil && u.User != nil {
+			return true
+		}
+	}
+	return false
 }

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,12 +20,16 @@ func write(t *testing.T, text string) string {
 	return path
 }
 
-func load(args []string, env map[string]string) (farm.Endpoints, *flag.FlagSet, error) {
+func loadWith(args []string, env map[string]string) (farm.Endpoints, *flag.FlagSet, error) {
 	var e farm.Endpoints
 	fs := flag.NewFlagSet("test", flag.ContinueOnError)
 	fs.SetOutput(&strings.Builder{})
 	Endpoints(fs, &e)
-	err := Load(fs, args, func(k string) (string, bool) { v, ok := env[k]; return v, ok })
+	var environ []string
+	for name, value := range env {
+		environ = append(environ, name+"="+value)
+	}
+	_, err := Load(fs, args, environ)
 	return e, fs, err
 }
 
@@ -32,7 +37,7 @@ func TestPrecedence(t *testing.T) {
 	t.Parallel()
 	file := write(t, "s3-bucket: from-file\ns3-region: from-file\nredis-url: from-file\ns3-path-style: true\n")
 	secret := write(t, "s3cret\n")
-	e, fs, err := load([]string{"--s3-bucket", "from-flag"}, map[string]string{
+	e, fs, err := loadWith([]string{"--s3-bucket", "from-flag"}, map[string]string{
 		"VIDFORGE_CONFIG": file, "VIDFORGE_S3_BUCKET": "from-env", "VIDFORGE_S3_REGION": "from-env",
 		"VIDFORGE_S3_SECRET_KEY_FILE": secret, "VIDFORGE_NATS_URL": "nats://user:pass@host",
 	})
@@ -43,7 +48,7 @@ func TestPrecedence(t *testing.T) {
 		t.Fatalf("%+v", e)
 	}
 	shown := Print(fs)
-	if strings.Contains(shown, "s3cret") || strings.Contains(shown, "pass@") || !strings.Contains(shown, `s3-bucket: "from-flag"`) {
+	if strings.Contains(shown, "s3cret") || strings.Contains(shown, "pass@") || !strings.Contains(shown, "\ns3-bucket: from-flag\n") {
 		t.Fatalf("printed:\n%s", shown)
 	}
 }
@@ -63,8 +68,35 @@ func TestLoadRefuses(t *testing.T) {
 		"unknown flag":   {[]string{"--colour"}, nil, "colour"},
 		"argument":       {[]string{"up"}, nil, "unexpected argument"},
 	} {
-		if _, _, err := load(c.args, c.env); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, _, err := loadWith(c.args, c.env); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
+	}
+}
+
+// TestPrintedIsRead feeds what is printed back in.
+func TestPrintedIsRead(t *testing.T) {
+	t.Parallel()
+	want, fs, err := loadWith([]string{"--s3-bucket", "a: b # c", "--s3-region", "007", "--s3-path-style", "--prefix", "no"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, _, err := loadWith([]string{"--config", write(t, Print(fs))}, nil)
+	if err != nil || got != want {
+		t.Fatalf("%+v, %v\nwant %+v\nprinted:\n%s", got, err, want, Print(fs))
+	}
+}
+
+func TestUnknownVariables(t *testing.T) {
+	t.Parallel()
+	fs := flag.NewFlagSet("test", flag.ContinueOnError)
+	Endpoints(fs, &farm.Endpoints{})
+	got, err := Load(fs, nil, []string{
+		"HOME=/", "VIDFORGE_S3_BUKCET=typo", "VIDFORGE_S3_BUCKET=b", "VIDFORGE_S3_SECRET_KEY_FILE=" + write(t, "k"), "VIDFORGE_PREFIX=",
+		"VIDFORGE_GATEWAY_SERVICE_HOST=10.0.0.1", "VIDFORGE_GATEWAY_PORT=tcp://10.0.0.1:80", "VIDFORGE_GATEWAY_PORT_80_TCP_ADDR=10.0.0.1",
+		"VIDFORGE_GATEWAY_SERVICE_PORT_HTTP=80", "VIDFORGE_CONFIG=",
+	})
+	if err != nil || !slices.Equal(got, []string{"VIDFORGE_S3_BUKCET"}) {
+		t.Fatalf("%v, %v", got, err)
 	}
 }

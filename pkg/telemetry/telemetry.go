@@ -14,9 +14,11 @@ import (
 	"os"
 	"strings"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/contrib/exporters/autoexport"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
+	otelprometheus "go.opentelemetry.io/otel/exporters/prometheus"
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/resource"
 	"go.opentelemetry.io/otel/sdk/trace"
@@ -58,15 +60,30 @@ func Tracer() oteltrace.Tracer {
 	return otel.Tracer(Scope, oteltrace.WithSchemaURL(SchemaURL))
 }
 
+// Option adds to what the environment asks for.
+type Option func(*options)
+
+type options struct{ registry prometheus.Registerer }
+
+// Scrape also collects the metrics into a Prometheus registry, for who serves
+// it to be scraped.
+func Scrape(r prometheus.Registerer) Option {
+	return func(o *options) { o.registry = r }
+}
+
 // Setup installs what the OTEL_* variables ask for: a signal is exported if
 // OTEL_TRACES_EXPORTER or OTEL_METRICS_EXPORTER names an exporter, or if there
 // is an OTLP endpoint for it. shutdown sends what is still held back; it is
 // never nil.
-func Setup(ctx context.Context, service, version string) (shutdown func(context.Context) error, err error) {
+func Setup(ctx context.Context, service, version string, opts ...Option) (shutdown func(context.Context) error, err error) {
+	var o options
+	for _, opt := range opts {
+		opt(&o)
+	}
 	otel.SetTextMapPropagator(propagator())
 	nothing := func(context.Context) error { return nil }
 	traces, metrics := wanted("TRACES"), wanted("METRICS")
-	if !traces && !metrics {
+	if !traces && !metrics && o.registry == nil {
 		return nothing, nil
 	}
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
@@ -99,16 +116,35 @@ func Setup(ctx context.Context, service, version string) (shutdown func(context.
 		otel.SetTracerProvider(provider)
 		stops = append(stops, provider.Shutdown)
 	}
-	if metrics {
-		reader, err := autoexport.NewMetricReader(ctx)
-		if err != nil {
-			return nothing, errors.Join(fmt.Errorf("telemetry: metric exporter: %w", err), stop(ctx))
-		}
-		provider := metric.NewMeterProvider(metric.WithReader(reader), metric.WithResource(res))
+	readers, err := metricReaders(ctx, metrics, o.registry)
+	if err != nil {
+		return nothing, errors.Join(err, stop(ctx))
+	}
+	if len(readers) > 0 {
+		provider := metric.NewMeterProvider(append(readers, metric.WithResource(res))...)
 		otel.SetMeterProvider(provider)
 		stops = append(stops, provider.Shutdown)
 	}
 	return stop, nil
+}
+
+// metricReaders are where metrics go: to an exporter, to a registry, to both.
+func metricReaders(ctx context.Context, export bool, registry prometheus.Registerer) (readers []metric.Option, err error) {
+	if export {
+		reader, err := autoexport.NewMetricReader(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("telemetry: metric exporter: %w", err)
+		}
+		readers = append(readers, metric.WithReader(reader))
+	}
+	if registry != nil {
+		reader, err := otelprometheus.New(otelprometheus.WithRegisterer(registry))
+		if err != nil {
+			return nil, fmt.Errorf("telemetry: metrics to be scraped: %w", err)
+		}
+		readers = append(readers, metric.WithReader(reader))
+	}
+	return readers, nil
 }
 
 // wanted reports whether the environment asks for a signal. The exporters' own

@@ -5,63 +5,46 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
-	"log/slog"
 	"os"
-	"os/signal"
 	"runtime/debug"
-	"syscall"
-	"time"
+
+	"github.com/KimMachineGun/automemlimit/memlimit"
 
 	"github.com/vidforge/vidforge/gateway"
+	"github.com/vidforge/vidforge/pkg/process"
 	"github.com/vidforge/vidforge/pkg/settings"
-	"github.com/vidforge/vidforge/pkg/telemetry"
 )
 
 // gcPercent trades memory for speed: the JSON decoder of the MCP SDK allocates
 // 32 KiB a call, which at the default of 100 is three quarters of all work.
-// GOGC and GOMEMLIMIT are obeyed when they are set.
 const gcPercent = 400
 
-// flushTimeout bounds how long the last spans may take on their way.
-const flushTimeout = 5 * time.Second
+// memoryRatio is the part of the container's memory that the heap may grow to
+// before the collector works harder.
+const memoryRatio = 0.9
 
 func main() {
-	if err := run(os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "vidforge-gateway:", err)
-		os.Exit(1)
-	}
+	var c gateway.Config
+	os.Exit(process.Main(process.Program{
+		Name:  "vidforge-gateway",
+		Flags: func(fs *flag.FlagSet) { flags(fs, &c) },
+		Run: func(ctx context.Context, env process.Env) error {
+			tune(env)
+			c.Version, c.Registry, c.Logger = env.Version, env.Registry, env.Logger
+			return gateway.Run(ctx, c)
+		},
+	}))
 }
 
-func run(args []string) error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	var c gateway.Config
-	fs := flag.NewFlagSet("vidforge-gateway", flag.ContinueOnError)
-	flags(fs, &c)
-	show := fs.Bool("print-config", false, "print the settings in force and exit")
-	if err := settings.Load(fs, args, os.LookupEnv); err != nil || *show {
-		if err == nil {
-			fmt.Print(settings.Print(fs))
-		}
-		return err
-	}
+// tune sets the garbage collector, unless GOGC and GOMEMLIMIT do.
+func tune(env process.Env) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	var err error
-	if c.Logger, err = telemetry.NewLogger(os.Stderr, "json", slog.LevelInfo); err != nil {
-		return fmt.Errorf("make the log: %w", err)
+	_, err := memlimit.Set(memlimit.WithRatio(memoryRatio))
+	if err != nil && !errors.Is(err, memlimit.ErrNoLimit) && !errors.Is(err, memlimit.ErrNoCgroup) {
+		env.Logger.Warn("no limit of memory is set", "error", err)
 	}
-	shutdown, err := telemetry.Setup(ctx, "vidforge-gateway", c.Version)
-	if err != nil {
-		return fmt.Errorf("set up telemetry: %w", err)
-	}
-	err = gateway.Run(ctx, c)
-	flush, cancel := context.WithTimeout(context.Background(), flushTimeout)
-	defer cancel()
-	return errors.Join(err, shutdown(flush))
 }
 
 func flags(fs *flag.FlagSet, c *gateway.Config) {
@@ -73,6 +56,7 @@ func flags(fs *flag.FlagSet, c *gateway.Config) {
 	fs.DurationVar(&c.StallTimeout, "stall-timeout", 0, "how long a body or an answer may stand still (default 1m)")
 	fs.Int64Var(&c.MaxAssetBytes, "max-asset-bytes", 0, "largest upload in bytes (default 16 GiB)")
 	fs.DurationVar(&c.AssetRetention, "asset-retention", 0, "how long an upload is kept (default 168h)")
+	fs.DurationVar(&c.DrainDelay, "drain-delay", 0, "how long to go on as before after SIGTERM while /readyz says draining, so that load balancers look elsewhere")
 	fs.DurationVar(&c.ShutdownTimeout, "shutdown-timeout", 0, "how long requests may take at the end (default 20s)")
 	settings.Endpoints(fs, &c.Endpoints)
 	settings.Tuning(fs, &c.Tuning)

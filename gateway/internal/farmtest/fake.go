@@ -41,6 +41,8 @@ type Farm struct {
 	Presign func(o render.Object) string
 	// OnUpload is called when an upload has reached the farm.
 	OnUpload func()
+	// Broken ends Run with what is sent.
+	Broken chan error
 	// MaxUpload in bytes.
 	MaxUpload int64
 	// Traces of the submissions, oldest first.
@@ -57,7 +59,7 @@ func New(now func() time.Time) *Farm {
 	return &Farm{
 		now: now, renders: map[render.ID]*render.Record{}, progress: map[render.ID]farm.Progress{}, logs: map[render.ID]string{},
 		keys: map[string]render.ID{}, assets: map[render.AssetID]*render.Asset{}, objects: map[string][]byte{}, changed: make(chan struct{}),
-		fail: map[string]error{}, MaxUpload: 1 << 20,
+		fail: map[string]error{}, Broken: make(chan error), MaxUpload: 1 << 20,
 	}
 }
 
@@ -505,8 +507,12 @@ func (f *Farm) DeleteAsset(ctx context.Context, tenant render.Tenant, id render.
 
 // Run implements the facade.
 func (f *Farm) Run(ctx context.Context) error {
-	<-ctx.Done()
-	return context.Cause(ctx)
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case err := <-f.Broken:
+		return err
+	}
 }
 
 // Ready implements the facade.

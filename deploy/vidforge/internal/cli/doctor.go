@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/vidforge/vidforge/pkg/buildinfo"
+
 	"github.com/vidforge/vidforge/deploy/vidforge/internal/client"
 	"github.com/vidforge/vidforge/deploy/vidforge/internal/local"
 	"github.com/vidforge/vidforge/worker"
@@ -35,7 +37,7 @@ names or that runs in the data directory.
 				return err
 			}
 			if asJSON {
-				err = a.printJSON(map[string]any{"version": buildVersion(), "checks": checks})
+				err = a.printJSON(map[string]any{"version": buildinfo.Version(), "checks": checks})
 			} else {
 				err = a.printChecks(checks)
 			}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/vidforge/vidforge/deploy/vidforge/internal/client"
 	"github.com/vidforge/vidforge/deploy/vidforge/internal/local"
+	"github.com/vidforge/vidforge/pkg/buildinfo"
 	"github.com/vidforge/vidforge/pkg/mcptask"
 	"github.com/vidforge/vidforge/pkg/render"
 )
@@ -252,7 +253,7 @@ func (j *job) connect(ctx context.Context) (stop func() error, err error) {
 		}
 		remove = func() error { return os.RemoveAll(dir) }
 	}
-	farm, err := local.Start(ctx, local.Options{DataDir: dir, Listen: "127.0.0.1:0", OpsListen: "127.0.0.1:0", Slots: j.o.workers, Version: buildVersion(), Logger: log})
+	farm, err := local.Start(ctx, local.Options{DataDir: dir, Listen: "127.0.0.1:0", OpsListen: "127.0.0.1:0", Slots: j.o.workers, Version: buildinfo.Version(), Logger: log})
 	if err != nil {
 		return nil, errors.Join(err, remove())
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/vidforge/vidforge/deploy/vidforge/internal/client"
 	"github.com/vidforge/vidforge/deploy/vidforge/internal/local"
+	"github.com/vidforge/vidforge/pkg/buildinfo"
 	"github.com/vidforge/vidforge/pkg/render"
 	"github.com/vidforge/vidforge/pkg/telemetry"
 )
@@ -230,7 +231,7 @@ func (c *connection) dial(server string) (*client.Client, error) {
 		}
 		key = strings.TrimSpace(string(b))
 	}
-	cl, err := client.New(client.Options{Server: server, APIKey: key, Version: buildVersion()})
+	cl, err := client.New(client.Options{Server: server, APIKey: key, Version: buildinfo.Version()})
 	if err != nil {
 		return nil, usageError{err}
 	}

@@ -13,6 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/vidforge/vidforge/pkg/buildinfo"
+
 	"github.com/vidforge/vidforge/deploy/vidforge/internal/local"
 	"github.com/vidforge/vidforge/pkg/telemetry"
 )
@@ -49,7 +51,7 @@ and continue at the next start. The second one ends it at once.
 			if o.Logger, err = a.logger(slog.LevelInfo); err != nil {
 				return err
 			}
-			o.Version = buildVersion()
+			o.Version = buildinfo.Version()
 			return a.runFarm(cmd.Context(), o)
 		}),
 	}

@@ -1,13 +1,13 @@
 package cli
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"runtime"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	"github.com/vidforge/vidforge/pkg/buildinfo"
 )
 
 func (a *app) version() *cobra.Command {
@@ -17,7 +17,7 @@ func (a *app) version() *cobra.Command {
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		RunE: a.run(func(*cobra.Command, []string) error {
-			v := map[string]string{"version": buildVersion(), "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH}
+			v := map[string]string{"version": buildinfo.Version(), "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH}
 			if asJSON {
 				return a.printJSON(v)
 			}
@@ -26,16 +26,6 @@ func (a *app) version() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
-}
-
-// buildVersion is the version that the Go tool stamped into the binary, "dev"
-// where it knows none.
-func buildVersion() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok || info.Main.Version == "(devel)" {
-		return "dev"
-	}
-	return cmp.Or(info.Main.Version, "dev")
 }
 
 // printJSON prints one JSON value as the command's output.
