@@ -99,6 +99,11 @@ type Store interface {
 	Delete(ctx context.Context, keys ...string) error
 	// List iterates over the objects below a prefix in order of key.
 	List(ctx context.Context, prefix string) iter.Seq2[Info, error]
+	// ListUnfinished iterates over the multipart uploads below a prefix that
+	// were begun and not ended, and Abort removes the parts of one; one that is
+	// not there is no error.
+	ListUnfinished(ctx context.Context, prefix string) iter.Seq2[Unfinished, error]
+	Abort(ctx context.Context, u Unfinished) error
 	// PresignGet and PresignPut mint URLs at the public endpoint.
 	PresignGet(ctx context.Context, o render.Object, p PresignOptions) (url string, expires time.Time, err error)
 	PresignPut(ctx context.Context, key string, p PresignOptions) (url string, header http.Header, expires time.Time, err error)

@@ -2,6 +2,7 @@ package blob
 
 import (
 	"fmt"
+	"regexp"
 
 	"github.com/vidforge/vidforge/pkg/render"
 )
@@ -25,4 +26,42 @@ func WorkKey(w render.Work, attempt, name string) string {
 // RenderPrefix is what every object of a render's stages starts with.
 func RenderPrefix(t render.Tenant, id render.ID) string {
 	return fmt.Sprintf("renders/%s/%s/", t.Key(), id)
+}
+
+// Areas are what keys begin with. Rights can be given by them.
+const (
+	AreaSources  = "sources"
+	AreaIncoming = "incoming"
+	AreaRenders  = "renders"
+	AreaFarm     = "farm"
+)
+
+// EpochPrefix is what the marks of the ledger's epoch start with.
+const EpochPrefix = AreaFarm + "/epoch/"
+
+// EpochKey is the mark of a turn of the ledger's epoch.
+func EpochKey(id string, turn uint64) string { return fmt.Sprintf("%s%s/%020d", EpochPrefix, id, turn) }
+
+// Owner is whom an object belongs to, as far as its key tells: a render or an
+// asset.
+type Owner struct {
+	Area, TenantKey string
+	Render          render.ID      // "" for an asset
+	Asset           render.AssetID // "" for a render
+}
+
+var ownedPattern = regexp.MustCompile(`^(sources|incoming|renders)/([a-z2-7]{26})/([a-z0-9_]+)(/.+)?$`)
+
+// OwnerOf reads a key. ok is false for one that no function of this package
+// makes.
+func OwnerOf(key string) (o Owner, ok bool) {
+	m := ownedPattern.FindStringSubmatch(key)
+	if m == nil || (m[4] == "") != (m[1] == AreaIncoming) {
+		return Owner{}, false
+	}
+	o = Owner{Area: m[1], TenantKey: m[2]}
+	if o.Asset, ok = render.ParseAssetID(m[3]); !ok && o.Area == AreaRenders {
+		o.Render, ok = render.ParseID(m[3])
+	}
+	return o, ok
 }

@@ -34,6 +34,9 @@ func (f *Farm) Upload(ctx context.Context, tenant render.Tenant, u Upload) (*ren
 		return nil, f.tooLarge()
 	}
 	id := render.NewAssetID()
+	// What has no record is swept when it is old: the upload ends before that.
+	ctx, cancelUpload := context.WithTimeout(ctx, f.cfg.OrphanAge/2)
+	defer cancelUpload()
 	o, err := f.stores.Blobs.Put(ctx, blob.SourceKey(tenant, id, render.NewAttemptID()), u.Body, blob.PutOptions{
 		ContentType: "application/octet-stream", Size: u.Size, SHA256: u.SHA256, MaxSize: f.cfg.MaxAssetBytes,
 	})
@@ -227,7 +230,7 @@ func (f *Farm) DeleteAsset(ctx context.Context, tenant render.Tenant, id render.
 	if err != nil {
 		return unavailable("read the asset", err)
 	}
-	using, err := f.user(ctx, tenant, id)
+	using, err := f.user(ctx, tenant.Key(), id)
 	if err != nil {
 		return err
 	}
@@ -242,7 +245,7 @@ func (f *Farm) DeleteAsset(ctx context.Context, tenant render.Tenant, id render.
 	}
 	failpoint.Hit(failpoint.DeleteRecorded)
 	// A render may have been accepted in between; then its bytes stay.
-	if using, err = f.user(ctx, tenant, id); err != nil || using != "" {
+	if using, err = f.user(ctx, tenant.Key(), id); err != nil || using != "" {
 		return err
 	}
 	if err := f.stores.Blobs.Delete(ctx, entry.Asset.Object.Key); err != nil {
@@ -253,15 +256,13 @@ func (f *Farm) DeleteAsset(ctx context.Context, tenant render.Tenant, id render.
 
 // user returns a render that is not finished and uses the asset, or "". Every
 // such render holds a slot.
-func (f *Farm) user(ctx context.Context, tenant render.Tenant, id render.AssetID) (render.ID, error) {
-	for holder, err := range f.stores.Ledger.Slots(ctx) {
-		if err != nil {
-			return "", unavailable("read the slots", err)
-		}
-		if holder.Tenant != tenant {
-			continue
-		}
-		entry, err := f.stores.Ledger.GetRender(ctx, tenant, holder.Task)
+func (f *Farm) user(ctx context.Context, tenantKey string, id render.AssetID) (render.ID, error) {
+	holders, err := f.stores.Ledger.SlotsOf(ctx, tenantKey)
+	if err != nil {
+		return "", unavailable("read the slots", err)
+	}
+	for _, holder := range holders {
+		entry, err := f.stores.Ledger.RenderOf(ctx, tenantKey, holder.Task)
 		if errors.Is(err, ledger.ErrNotFound) {
 			continue
 		}

@@ -141,14 +141,19 @@ func (f *Farm) settleEnd(ctx context.Context, rec *render.Record) error {
 // removeLeftovers deletes a finished render's intermediate objects: everything
 // that its record does not name. A straggler may still write one afterwards.
 func (f *Farm) removeLeftovers(ctx context.Context, rec *render.Record) error {
-	keep := map[string]bool{}
+	return f.removeExcept(ctx, rec, named(rec))
+}
+
+// named are the keys of the objects that a finished render keeps.
+func named(rec *render.Record) map[string]bool {
+	keys := map[string]bool{}
 	if rec.Output != nil {
-		keep[rec.Output.Object.Key] = true
+		keys[rec.Output.Object.Key] = true
 	}
 	if rec.Preview != nil {
-		keep[rec.Preview.Object.Key] = true
+		keys[rec.Preview.Object.Key] = true
 	}
-	return f.removeExcept(ctx, rec, keep)
+	return keys
 }
 
 // advance moves a record on as far as the results that exist allow, and settles

@@ -37,6 +37,11 @@ type Config struct {
 	// AssetRetention is how long an asset is kept after its upload. Defaults
 	// to 7 days.
 	AssetRetention time.Duration
+	// OrphanAge is how old an object must be before a sweep may take it for an
+	// orphan. An upload may last half as long. Defaults to 24 h.
+	OrphanAge time.Duration
+	// SweepEvery is the time between two sweeps. Defaults to 1 h.
+	SweepEvery time.Duration
 	// Policy bounds plans. Defaults to one segment a render.
 	Policy render.Policy
 	// Tuning is that of the stores.
@@ -133,6 +138,8 @@ func New(s Stores, c Config) *Farm {
 	c.MaxConcurrent = cmp.Or(c.MaxConcurrent, 16)
 	c.MaxAssetBytes = cmp.Or(c.MaxAssetBytes, 16<<30)
 	c.AssetRetention = cmp.Or(c.AssetRetention, 7*24*time.Hour)
+	c.OrphanAge = cmp.Or(c.OrphanAge, 24*time.Hour)
+	c.SweepEvery = cmp.Or(c.SweepEvery, time.Hour)
 	c.Tuning.ReconcileEvery = cmp.Or(c.Tuning.ReconcileEvery, 15*time.Second)
 	c.Tuning.BeatEvery = c.Tuning.beat()
 	c.MaxAttempts = cmp.Or(c.MaxAttempts, 3)

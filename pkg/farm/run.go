@@ -23,7 +23,7 @@ const (
 )
 
 // Run does the farm's own work until ctx ends: dispatchers of every class,
-// timers, the feed of watchers, reconciliation. Any number of processes may run
+// timers, the feed of watchers, reconciliation, sweeps. Any number of processes may run
 // it at once.
 func (f *Farm) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
@@ -39,6 +39,7 @@ func (f *Farm) Run(ctx context.Context) error {
 	})
 	g.Go(func() error { return f.keep(ctx, "timers", f.fireTimers) })
 	g.Go(func() error { return f.keep(ctx, "reconcile", f.reconcileForever) })
+	g.Go(func() error { return f.keep(ctx, "sweep", f.sweepForever) })
 	if err := g.Wait(); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("run the farm: %w", err)
 	}

@@ -138,8 +138,22 @@ type Ledger interface {
 	TakeSlot(ctx context.Context, tenant render.Tenant, task render.ID, limit int) (int, error)
 	// FreeSlot frees the slot if the task still holds it.
 	FreeSlot(ctx context.Context, tenant render.Tenant, slot int, task render.ID) error
-	// Slots iterates over every taken slot.
+	// Slots iterates over every taken slot. It may lag behind an acknowledged
+	// write: it is for reconciliation.
 	Slots(ctx context.Context) iter.Seq2[SlotHolder, error]
+
+	// RenderOf, AssetOf and SlotsOf read from the leader, as GetRender and
+	// GetAsset do, for who knows a tenant only by its key (render.Tenant.Key),
+	// as it stands in the keys of objects.
+	RenderOf(ctx context.Context, tenantKey string, id render.ID) (RenderEntry, error)
+	AssetOf(ctx context.Context, tenantKey string, id render.AssetID) (AssetEntry, error)
+	SlotsOf(ctx context.Context, tenantKey string) ([]SlotHolder, error)
+
+	// Epoch returns the ledger's epoch, made by the first caller.
+	Epoch(ctx context.Context) (Epoch, error)
+	// TurnEpoch raises the turn of an epoch that is still as it was read.
+	// ErrConflict when it is not, or when the turn would not rise.
+	TurnEpoch(ctx context.Context, prev Epoch, turn uint64) (Epoch, error)
 
 	// PutResult records the result of a work. The first one counts: first is
 	// true for it, and every later call returns that first result.

@@ -103,9 +103,9 @@ func decodeSlot(e entry) (slot, error) {
 	return slot{SlotHolder: h, key: e.key, revision: e.revision}, nil
 }
 
-// slotsOf reads the taken slots of a tenant from the leader.
-func (l *JetStream) slotsOf(ctx context.Context, tenant render.Tenant) ([]slot, error) {
-	keys, err := l.slots.keys(ctx, tenant.Key()+".")
+// slotsOf reads the taken slots of a tenant, named by its key, from the leader.
+func (l *JetStream) slotsOf(ctx context.Context, tenantKey string) ([]slot, error) {
+	keys, err := l.slots.keys(ctx, tenantKey+".")
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +133,7 @@ func (l *JetStream) TakeSlot(ctx context.Context, tenant render.Tenant, task ren
 		return 0, fmt.Errorf("take a slot: %w", malformed("render id"))
 	}
 	for {
-		taken, err := l.slotsOf(ctx, tenant)
+		taken, err := l.slotsOf(ctx, tenant.Key())
 		if err != nil {
 			return 0, fmt.Errorf("take a slot: %w", err)
 		}

@@ -14,6 +14,8 @@ import (
 const (
 	MetricRenders       = "vidforge.renders"
 	MetricStageDuration = "vidforge.stage.duration"
+	MetricSwept         = "vidforge.swept"
+	MetricSweepsStopped = "vidforge.sweeps.stopped"
 )
 
 // Metrics are the farm's instruments. Tenants and render ids are no attributes:
@@ -21,6 +23,8 @@ const (
 type Metrics struct {
 	renders metric.Int64Counter
 	stages  metric.Float64Histogram
+	swept   metric.Int64Counter
+	stopped metric.Int64Counter
 }
 
 // NewMetrics makes the instruments on the meter provider that is or will be
@@ -38,7 +42,17 @@ func NewMetrics() (*Metrics, error) {
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: %s: %w", MetricStageDuration, err)
 	}
-	return &Metrics{renders: renders, stages: stages}, nil
+	swept, err := meter.Int64Counter(MetricSwept,
+		metric.WithDescription("Objects, uploads and records that sweeps deleted, by class"), metric.WithUnit("{object}"))
+	if err != nil {
+		return nil, fmt.Errorf("telemetry: %s: %w", MetricSwept, err)
+	}
+	stopped, err := meter.Int64Counter(MetricSweepsStopped,
+		metric.WithDescription("Sweeps that stopped until an operator looks, by reason"), metric.WithUnit("{sweep}"))
+	if err != nil {
+		return nil, fmt.Errorf("telemetry: %s: %w", MetricSweepsStopped, err)
+	}
+	return &Metrics{renders: renders, stages: stages, swept: swept, stopped: stopped}, nil
 }
 
 // RenderEnded counts a render by its last state.
@@ -49,4 +63,14 @@ func (m *Metrics) RenderEnded(ctx context.Context, outcome string) {
 // StageEnded records how long an attempt at a stage took and how it ended.
 func (m *Metrics) StageEnded(ctx context.Context, stage, outcome string, took time.Duration) {
 	m.stages.Record(ctx, took.Seconds(), metric.WithAttributes(Stage(stage), attribute.String(KeyOutcome, outcome)))
+}
+
+// Swept counts a thing that a sweep deleted.
+func (m *Metrics) Swept(ctx context.Context, class string) {
+	m.swept.Add(ctx, 1, metric.WithAttributes(attribute.String(KeyClass, class)))
+}
+
+// SweepStopped counts a sweep that stopped, by the reason: epoch or share.
+func (m *Metrics) SweepStopped(ctx context.Context, reason string) {
+	m.stopped.Add(ctx, 1, metric.WithAttributes(attribute.String(KeyReason, reason)))
 }

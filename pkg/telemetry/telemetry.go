@@ -39,6 +39,8 @@ const (
 	KeyStage    = "stage"
 	KeyAttempt  = "attempt"
 	KeyTraceID  = "trace_id" // log lines only
+	KeyClass    = "class"    // of what was swept
+	KeyReason   = "reason"   // why a sweep stopped
 	KeyOutcome  = "outcome"  // of a render: its last state; of a stage: its attempt's outcome
 )
 
