@@ -70,8 +70,41 @@ func StartCluster(t testing.TB, o NATSOptions) *Cluster {
 	for _, n := range c.Nodes {
 		n.wait(t)
 	}
+	for deadline := time.Now().Add(startTimeout); !c.complete(t); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the cluster's nodes do not find each other")
+		}
+	}
 	c.URL = strings.Join(urls, ",")
 	return c
+}
+
+// complete reports whether the cluster's leader has heard of all nodes: until
+// then it refuses streams of three replicas.
+func (c *Cluster) complete(t testing.TB) bool {
+	t.Helper()
+	for _, n := range c.Nodes {
+		var jsz struct {
+			Meta struct {
+				Leader   string `json:"leader"`
+				Replicas []struct {
+					Offline bool `json:"offline"`
+				} `json:"replicas"`
+			} `json:"meta_cluster"`
+		}
+		getJSON(t, n.MonitorURL+"/jsz", &jsz)
+		if jsz.Meta.Leader != n.Name {
+			continue
+		}
+		online := 0
+		for _, r := range jsz.Meta.Replicas {
+			if !r.Offline {
+				online++
+			}
+		}
+		return online == len(c.Nodes)-1
+	}
+	return false
 }
 
 func newNATS(t testing.TB, name string, o NATSOptions, cluster string) *NATS {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -21,6 +22,10 @@ const (
 	firstPause = 50 * time.Millisecond
 	lastPause  = time.Second
 )
+
+// errNoPeers: a stream or consumer finds no servers for its replicas. The
+// description says why.
+const errNoPeers jetstream.ErrorCode = 10005
 
 // Do calls try, bounding each call by timeout, until it succeeds, fails for
 // good or ctx ends. A call that failed temporarily may have had its effect all
@@ -47,7 +52,9 @@ func Do(ctx context.Context, timeout time.Duration, try func(context.Context) er
 // call is unknown then.
 func Temporary(err error) bool {
 	if api, ok := errors.AsType[*jetstream.APIError](err); ok {
-		return api.Code == 503 // 500 is a refusal, such as of a configuration
+		// 500 is a refusal, such as of a configuration. A cluster that has just
+		// started counts nodes that it has not heard of yet.
+		return api.Code == 503 || api.ErrorCode == errNoPeers && strings.Contains(api.Description, "peer offline")
 	}
 	for _, t := range []error{
 		ErrAgain, context.DeadlineExceeded,
