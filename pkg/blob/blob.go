@@ -62,9 +62,11 @@ type GetOptions struct {
 // PresignOptions of a presigned URL.
 type PresignOptions struct {
 	TTL time.Duration
-	// Filename and ContentType are sent by the store as Content-Disposition
-	// and Content-Type (GET only).
-	Filename, ContentType string
+	// Filename is sent by the store as Content-Disposition (GET only).
+	Filename string
+	// ContentType is sent by the store (GET), or signed as the type that the
+	// client must send (PUT).
+	ContentType string
 	// Size is signed as Content-Length (PUT only).
 	Size int64
 }
@@ -93,7 +95,8 @@ type Store interface {
 	Download(ctx context.Context, o render.Object, path string) error
 	// Stat returns key, ETag and size (no hash).
 	Stat(ctx context.Context, key string) (render.Object, error)
-	// Copy copies inside the store to a new key, for objects up to 5 GiB.
+	// Copy copies a pinned object inside the store to a new key. ErrChanged if
+	// it is not the pinned one any more.
 	Copy(ctx context.Context, from render.Object, to string) (render.Object, error)
 	// Delete removes keys; absent ones are no error.
 	Delete(ctx context.Context, keys ...string) error

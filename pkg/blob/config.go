@@ -39,6 +39,10 @@ type Config struct {
 	// once. It counts for bodies that can be read anywhere, such as files, whose
 	// parts need no memory; others go part by part. Defaults to 4.
 	Parallel int
+	// MaxCopy in bytes is the largest object that the store copies by one
+	// request; larger ones are copied in parts of that size. Defaults to 5 GiB,
+	// which is S3's limit.
+	MaxCopy int64
 	// Timeout is the longest silence of the store, in the middle of a body or
 	// before an answer, after which a try is given up. Answers to copies and
 	// to the end of a multipart upload, for which a store may move the whole
@@ -67,6 +71,7 @@ func (c Config) withDefaults() Config {
 	c.Region = cmp.Or(c.Region, "us-east-1")
 	c.PartSize = cmp.Or(c.PartSize, 16<<20)
 	c.Parallel = cmp.Or(c.Parallel, 4)
+	c.MaxCopy = cmp.Or(c.MaxCopy, maxPartSize)
 	c.Timeout = cmp.Or(c.Timeout, time.Minute)
 	c.Attempts = cmp.Or(c.Attempts, 5)
 	c.Backoff = cmp.Or(c.Backoff, 200*time.Millisecond)
@@ -89,6 +94,8 @@ func (c Config) validate() error {
 		return fmt.Errorf("blob: PartSize must be %d to %d bytes", int64(minPartSize), int64(maxPartSize))
 	case c.Parallel < 0:
 		return errors.New("blob: Parallel must not be negative")
+	case c.MaxCopy < minPartSize || c.MaxCopy > maxPartSize:
+		return fmt.Errorf("blob: MaxCopy must be %d to %d bytes", int64(minPartSize), int64(maxPartSize))
 	case c.Timeout < 0 || c.Backoff < 0 || c.Attempts < 0:
 		return errors.New("blob: Timeout, Backoff and Attempts must not be negative")
 	}

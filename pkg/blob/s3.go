@@ -262,43 +262,6 @@ func (s *S3) head(ctx context.Context, key string) (minio.ObjectInfo, error) {
 	return info, err
 }
 
-// Copy implements Store. That the key is free is looked up beforehand: stores
-// do not agree on conditional copies, and keys are unique by their attempt id.
-func (s *S3) Copy(ctx context.Context, from render.Object, to string) (render.Object, error) {
-	fail := func(err error) (render.Object, error) {
-		return render.Object{}, fmt.Errorf("blob: copy %s to %s: %w", from.Key, to, err)
-	}
-	if from.Size > maxPartSize {
-		return fail(ErrTooLarge)
-	}
-	switch _, err := s.head(ctx, to); {
-	case err == nil:
-		return fail(ErrExists)
-	case !errors.Is(err, ErrNotFound):
-		return fail(err)
-	}
-	err := s.do(ctx, 10*s.cfg.Timeout, func(ctx context.Context, _ *watchdog) error {
-		_, err := s.core.Client.CopyObject(ctx,
-			minio.CopyDestOptions{Bucket: s.cfg.Bucket, Object: to},
-			minio.CopySrcOptions{Bucket: s.cfg.Bucket, Object: from.Key, MatchETag: from.ETag})
-		return err //nolint:wrapcheck // do wraps
-	})
-	if errors.Is(err, errPrecondition) {
-		return fail(ErrChanged)
-	}
-	if err != nil {
-		return fail(err)
-	}
-	info, err := s.head(ctx, to)
-	if err != nil {
-		return fail(err)
-	}
-	if info.Size != from.Size {
-		return fail(fmt.Errorf("%w: %d bytes, not %d", ErrMismatch, info.Size, from.Size))
-	}
-	return render.Object{Key: to, ETag: info.ETag, Size: info.Size, SHA256: from.SHA256}, nil
-}
-
 // maxDelete is the greatest number of keys in one request.
 const maxDelete = 1000
 
@@ -379,13 +342,16 @@ func (s *S3) PresignGet(ctx context.Context, o render.Object, p PresignOptions) 
 	return s.presign(ctx, http.MethodGet, o.Key, p.TTL, query, nil)
 }
 
-// PresignPut implements Store. The client must send the returned header; the
-// store takes single puts of up to 5 GiB.
+// PresignPut implements Store. The client must send the returned header, which
+// is part of the signature; the store takes single puts of up to 5 GiB.
 func (s *S3) PresignPut(ctx context.Context, key string, p PresignOptions) (string, http.Header, time.Time, error) {
 	if p.Size < 0 || p.Size > maxPartSize {
 		return "", nil, time.Time{}, fmt.Errorf("blob: presign %s: %w", key, ErrTooLarge)
 	}
 	header := http.Header{"Content-Length": {strconv.FormatInt(p.Size, 10)}}
+	if p.ContentType != "" {
+		header.Set("Content-Type", p.ContentType)
+	}
 	u, expires, err := s.presign(ctx, http.MethodPut, key, p.TTL, nil, header)
 	return u, header, expires, err
 }

@@ -307,3 +307,28 @@ func TestBufferFitsTheBody(t *testing.T) {
 		release()
 	}
 }
+
+// More unfinished uploads than one answer holds come page by page.
+func TestListUnfinishedPages(t *testing.T) {
+	t.Parallel()
+	s := openFake(t, func(r *http.Request) *reply {
+		switch q := r.URL.Query(); q.Get("key-marker") + q.Get("upload-id-marker") {
+		case "":
+			return answer(200, `<ListMultipartUploadsResult><IsTruncated>true</IsTruncated><NextKeyMarker>a</NextKeyMarker><NextUploadIdMarker>1</NextUploadIdMarker><Upload><Key>a</Key><UploadId>1</UploadId></Upload></ListMultipartUploadsResult>`)
+		case "a1":
+			return answer(200, `<ListMultipartUploadsResult><Upload><Key>a</Key><UploadId>2</UploadId></Upload></ListMultipartUploadsResult>`)
+		}
+		t.Errorf("asked for %s", r.URL)
+		return answer(400, "")
+	})
+	var got string
+	for u, err := range s.ListUnfinished(t.Context(), "") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got += u.Key + u.ID
+	}
+	if got != "a1a2" {
+		t.Errorf("got %q", got)
+	}
+}

@@ -46,6 +46,8 @@ func Run(t *testing.T, config func(t *testing.T) blob.Config) {
 		"Range":              testRange,
 		"Download":           testDownload,
 		"Copy":               testCopy,
+		"CopyParts":          testCopyParts,
+		"Unfinished":         testUnfinished,
 		"Delete":             testDelete,
 		"List":               testList,
 		"PresignedGet":       testPresignedGet,
@@ -96,8 +98,8 @@ func (s suite) proxy(t *testing.T) (*faultproxy.Proxy, func(*blob.Config)) {
 	return p, func(c *blob.Config) { c.Endpoint, c.CreateBucket = u.Scheme+"://"+p.Addr(), false }
 }
 
-// openUploads lists the multipart uploads that nobody ended.
-func (s suite) openUploads(t *testing.T) []string {
+// core speaks to the bucket beside the store.
+func (s suite) core(t *testing.T) *minio.Core {
 	t.Helper()
 	u, err := url.Parse(s.config.Endpoint)
 	if err != nil {
@@ -110,7 +112,13 @@ func (s suite) openUploads(t *testing.T) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := core.ListMultipartUploads(t.Context(), s.config.Bucket, "", "", "", "", 1000)
+	return core
+}
+
+// openUploads lists the multipart uploads that nobody ended.
+func (s suite) openUploads(t *testing.T) []string {
+	t.Helper()
+	list, err := s.core(t).ListMultipartUploads(t.Context(), s.config.Bucket, "", "", "", "", 1000)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -443,8 +451,81 @@ func testCopy(t *testing.T, s suite) {
 	}
 	_, err := store.Copy(t.Context(), render.Object{Key: "copy/absent", ETag: strings.Repeat("0", 32)}, "copy/to")
 	wantError(t, "copy of nothing", err, blob.ErrNotFound)
-	_, err = store.Copy(t.Context(), render.Object{Key: "copy/large", Size: 5<<30 + 1}, "copy/to")
-	wantError(t, "copy of too much", err, blob.ErrTooLarge)
+	changed := put(t, store, "copy/changed", []byte("x"))
+	changed.ETag = strings.Repeat("0", 32)
+	_, err = store.Copy(t.Context(), changed, "copy/to")
+	wantError(t, "copy of what was replaced", err, blob.ErrChanged)
+}
+
+// What is too large for one request is copied in parts.
+func testCopyParts(t *testing.T, s suite) {
+	store := s.open(t, func(c *blob.Config) { c.MaxCopy = partSize })
+	for _, n := range []int{partSize, partSize + 1, 2*partSize + 1000} {
+		data, _ := body(n, 1)
+		from := put(t, store, fmt.Sprintf("copy/%d/from", n), data)
+		to := fmt.Sprintf("copy/%d/to", n)
+		o, err := store.Copy(t.Context(), from, to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o.Key != to || o.Size != from.Size || o.SHA256 != from.SHA256 {
+			t.Errorf("copy of %+v returned %+v", from, o)
+		}
+		if got := get(t, store, to, blob.GetOptions{ETag: o.ETag}); !bytes.Equal(got, data) {
+			t.Error("other bytes in the copy")
+		}
+		_, err = store.Copy(t.Context(), from, to)
+		wantError(t, "copy to a taken key", err, blob.ErrExists)
+		from.ETag = strings.Repeat("0", 32)
+		_, err = store.Copy(t.Context(), from, "copy/to")
+		wantError(t, "copy of what was replaced", err, blob.ErrChanged)
+	}
+	_, err := store.Copy(t.Context(), render.Object{Key: "copy/absent", Size: 3 * partSize, ETag: strings.Repeat("0", 32)}, "copy/to")
+	wantError(t, "copy of nothing", err, blob.ErrNotFound)
+	if left := s.openUploads(t); len(left) > 0 {
+		t.Errorf("open uploads %v", left)
+	}
+}
+
+// Uploads that nobody ended are found and can be ended.
+func testUnfinished(t *testing.T, s suite) {
+	store := s.open(t)
+	core := s.core(t)
+	ids := map[string]string{}
+	for _, key := range []string{"unfinished/a", "unfinished/b/c", "other"} {
+		id, err := core.NewMultipartUpload(t.Context(), s.config.Bucket, key, minio.PutObjectOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids[key] = id
+	}
+	all := func(prefix string) (found []blob.Unfinished) {
+		for u, err := range store.ListUnfinished(t.Context(), prefix) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if u.ID != ids[u.Key] || time.Since(u.Begun).Abs() > time.Hour {
+				t.Errorf("found %+v", u)
+			}
+			found = append(found, u)
+		}
+		return found
+	}
+	if n := len(all("")); n != 3 {
+		t.Errorf("found %d", n)
+	}
+	below := all("unfinished/")
+	if len(below) != 2 {
+		t.Fatalf("found %+v", below)
+	}
+	for _, u := range below {
+		if err := errors.Join(store.Abort(t.Context(), u), store.Abort(t.Context(), u)); err != nil {
+			t.Error(err)
+		}
+	}
+	if left := all(""); len(left) != 1 || left[0].Key != "other" {
+		t.Errorf("left %+v", left)
+	}
 }
 
 func testDelete(t *testing.T, s suite) {
@@ -603,22 +684,36 @@ func testPresignedGet(t *testing.T, s suite) {
 func testPresignedPut(t *testing.T, s suite) {
 	store := s.open(t)
 	data, _ := body(1000, 1)
-	u, header, expires, err := store.PresignPut(t.Context(), "presigned/put", blob.PresignOptions{TTL: time.Hour, Size: int64(len(data))})
+	options := blob.PresignOptions{TTL: time.Hour, Size: int64(len(data)), ContentType: "video/mp4"}
+	u, header, expires, err := store.PresignPut(t.Context(), "presigned/put", options)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if header.Get("Content-Length") != "1000" || !expires.After(time.Now()) {
+	if header.Get("Content-Length") != "1000" || header.Get("Content-Type") != "video/mp4" || !expires.After(time.Now()) {
 		t.Errorf("header %v, expires %s", header, expires)
 	}
+	options.TTL = time.Second
+	short, _, expired, err := store.PresignPut(t.Context(), "presigned/put", options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	select { // until the server's clock has passed it
+	case <-time.After(time.Until(expired) + 1100*time.Millisecond):
+	case <-t.Context().Done():
+	}
 	for name, c := range map[string]struct {
-		url  string
-		data []byte
+		url    string
+		header http.Header
+		data   []byte
 	}{
-		"longer":      {u, append(data, 'x')},
-		"shorter":     {u, data[1:]},
-		"another key": {strings.Replace(u, "presigned/put", "presigned/other", 1), data},
+		"longer":       {u, header, append(data, 'x')},
+		"shorter":      {u, header, data[1:]},
+		"another key":  {strings.Replace(u, "presigned/put", "presigned/other", 1), header, data},
+		"another type": {u, http.Header{"Content-Type": {"text/html"}}, data},
+		"no type":      {u, nil, data},
+		"too late":     {short, header, data},
 	} {
-		if status, _, _ := request(t, http.MethodPut, c.url, header, c.data); status != http.StatusForbidden {
+		if status, _, _ := request(t, http.MethodPut, c.url, c.header, c.data); status != http.StatusForbidden {
 			t.Errorf("%s: status %d", name, status)
 		}
 	}
