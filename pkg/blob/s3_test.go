@@ -88,6 +88,10 @@ func TestWhatIsTriedAgain(t *testing.T) {
 		"bad gateway":           {answer(502, "<html>"), 2, nil},
 		"too many":              {answer(429, ""), 2, nil},
 		"write under way":       {answer(409, strings.ReplaceAll(refusal, "%", "ConditionalRequestConflict")), 2, nil},
+		"body suffered":         {answer(400, strings.ReplaceAll(refusal, "%", "XAmzContentSHA256Mismatch")), 2, nil},
+		"body was cut":          {answer(400, strings.ReplaceAll(refusal, "%", "IncompleteBody")), 2, nil},
+		"full":                  {answer(507, strings.ReplaceAll(refusal, "%", "XMinioStorageFull")), 2, nil},
+		"not made for it":       {answer(501, strings.ReplaceAll(refusal, "%", "NotImplemented")), 1, errAny},
 		"denied":                {answer(403, strings.ReplaceAll(refusal, "%", "AccessDenied")), 1, errAny},
 		"bad request":           {answer(400, strings.ReplaceAll(refusal, "%", "InvalidArgument")), 1, errAny},
 		"taken":                 {answer(412, strings.ReplaceAll(refusal, "%", "PreconditionFailed")), 1, ErrExists},
@@ -124,6 +128,83 @@ func TestWhatIsTriedAgain(t *testing.T) {
 }
 
 var errAny = errors.New("any error")
+
+// A store that says when to come back is left alone so long, within reason.
+func TestRetryAfter(t *testing.T) {
+	t.Parallel()
+	for value, c := range map[string]struct{ least, most time.Duration }{
+		"7":                             {7 * time.Second, 8 * time.Second},
+		"Sat, 01 Jan 2000 00:00:30 GMT": {30 * time.Second, 31 * time.Second}, // a synctest bubble begins at midnight
+		"86400":                         {time.Minute, time.Minute + time.Second},
+		"0":                             {0, time.Second},
+		"-5":                            {0, time.Second},
+		"soon":                          {0, time.Second},
+	} {
+		for _, call := range []func(context.Context, *S3) error{
+			func(ctx context.Context, s *S3) error { _, err := s.Stat(ctx, "key"); return err },
+			func(ctx context.Context, s *S3) error {
+				r, err := s.Get(ctx, "key", GetOptions{})
+				if err != nil {
+					return err
+				}
+				return r.Close()
+			},
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				tries := 0
+				s := openFake(t, func(*http.Request) *reply {
+					if tries++; tries == 1 {
+						return answer(503, "", "Retry-After", value)
+					}
+					return answer(200, "")
+				})
+				start := time.Now()
+				if err := call(t.Context(), s); err != nil {
+					t.Error(err)
+				}
+				if d := time.Since(start); d < c.least || d > c.most || tries != 2 {
+					t.Errorf("%s: %d tries in %s", value, tries, d)
+				}
+			})
+		}
+	}
+}
+
+// Each refusal names the setting to look at.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	for code, c := range map[string]struct {
+		status int
+		want   string
+	}{
+		"InvalidAccessKeyId":           {403, "s3-access-key"},
+		"SignatureDoesNotMatch":        {403, "s3-secret-key"},
+		"AccessDenied":                 {403, "policy"},
+		"ExpiredToken":                 {400, "session token"},
+		"RequestTimeTooSkewed":         {403, "clock"},
+		"AuthorizationHeaderMalformed": {400, "s3-region (us-east-1)"},
+		"PermanentRedirect":            {301, "s3-endpoint"},
+		"NoSuchBucket":                 {404, "s3-bucket"},
+		"Unheard":                      {401, "s3-access-key"},
+	} {
+		s := openFake(t, func(*http.Request) *reply {
+			return answer(c.status, "<Error><Code>"+code+"</Code></Error>")
+		})
+		_, err := s.Get(t.Context(), "key", GetOptions{})
+		if !errors.Is(err, ErrRefused) || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", code, err)
+		}
+	}
+	gone := openFake(t, func(*http.Request) *reply { return answer(404, "") })
+	for name, err := range map[string]error{
+		"ping": gone.Ping(t.Context()),
+		"stat": func() error { _, err := gone.Stat(t.Context(), "key"); return err }(),
+	} {
+		if !errors.Is(err, ErrRefused) || errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "no bucket bucket") {
+			t.Errorf("%s in a bucket that is gone: %v", name, err)
+		}
+	}
+}
 
 // Parts and the end of a multipart upload may be answered with status 200 and
 // an error in the body.

@@ -95,6 +95,10 @@ func (f *Farm) Fetch(ctx context.Context, o render.Object, file string) error {
 		return nil
 	case errors.Is(err, blob.ErrNotFound), errors.Is(err, blob.ErrChanged):
 		return render.Errorf(render.CodeRenderFailed, render.BlameJob, "The farm lost a part of this render; submit it again.").WithCause(fmt.Errorf("%w: %w", ErrGone, err))
+	case errors.Is(err, blob.ErrFile), errors.Is(err, blob.ErrMismatch):
+		// A worker's disk, or a way to the store that changes bytes: another
+		// worker may have better ones.
+		return workerFault("fetch an object", err)
 	default:
 		return unavailable("fetch an object", err)
 	}
@@ -104,11 +108,20 @@ func (f *Farm) Fetch(ctx context.Context, o render.Object, file string) error {
 // uses.
 func (c *Claim) Store(ctx context.Context, name, contentType string, body io.Reader, size int64) (render.Object, error) {
 	o, err := c.farm.stores.Blobs.Put(ctx, blob.WorkKey(c.Work, c.Attempt, name), body, blob.PutOptions{ContentType: contentType, Size: size})
-	if err != nil {
+	switch {
+	case err == nil:
+		c.hit(failpoint.WorkStored)
+		return o, nil
+	case errors.Is(err, blob.ErrBody), errors.Is(err, blob.ErrMismatch):
+		return o, workerFault("read "+name, err)
+	default:
 		return o, unavailable("store "+name, err)
 	}
-	c.hit(failpoint.WorkStored)
-	return o, nil
+}
+
+// workerFault is what this process could not do by itself.
+func workerFault(doing string, err error) *render.Error {
+	return render.Errorf(render.CodeRenderFailed, render.BlameWorker, "A worker of the farm could not do its work.").WithCause(fmt.Errorf("%s: %w", doing, err))
 }
 
 // Fetch is Farm.Fetch for the claim's worker.

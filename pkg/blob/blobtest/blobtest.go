@@ -59,6 +59,12 @@ func Run(t *testing.T, config func(t *testing.T) blob.Config) {
 		"ServerIsDown":       testServerIsDown,
 		"CallerGoesAway":     testCallerGoesAway,
 		"WrongConfiguration": testWrongConfiguration,
+		"Faults":             testFaults,
+		"LostForGood":        testLostForGood,
+		"StatFails":          testStatFails,
+		"Damaged":            testDamaged,
+		"FullDisk":           testFullDisk,
+		"FileChanges":        testFileChanges,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -135,8 +141,12 @@ func body(n int, seed uint64) (data []byte, sum string) {
 	var key [32]byte
 	key[0] = byte(seed)
 	_, _ = rand.NewChaCha8(key).Read(data) // never fails
+	return data, sha(data)
+}
+
+func sha(data []byte) string {
 	h := sha256.Sum256(data)
-	return data, hex.EncodeToString(h[:])
+	return hex.EncodeToString(h[:])
 }
 
 func put(t *testing.T, s blob.Store, key string, data []byte) render.Object {
