@@ -113,7 +113,7 @@ func TestInvalidFields(t *testing.T) {
 		"enum in capitals":         {"", `{"source_asset_uri":"SRC","output_format":"MP4","resolution":"720P"}`, "output_format", "MP4", `{` + base + `}`},
 		"unknown enum":             {"", `{` + base + `,"quality":"ultra"}`, "quality", "ultra", `{` + base + `}`},
 		"enum with a dash":         {"", `{` + base + `,"watermark":{"text":"x","position":"Top-Left"}}`, "watermark.position", "Top-Left", `{` + base + `,"watermark":{"text":"x","position":"top_left"}}`},
-		"format not yet":           {"", `{"source_asset_uri":"SRC","output_format":"webm","resolution":"720p"}`, "output_format", "webm", `{` + base + `}`},
+		"unknown format":           {"", `{"source_asset_uri":"SRC","output_format":"avi","resolution":"720p"}`, "output_format", "avi", `{` + base + `}`},
 		"unknown resolution":       {"", `{"source_asset_uri":"SRC","output_format":"mp4","resolution":"8k"}`, "resolution", "8k", `{"source_asset_uri":"SRC","output_format":"mp4","resolution":"1080p"}`},
 		"wrong type of enum":       {"", `{"source_asset_uri":"SRC","output_format":"mp4","resolution":720}`, "resolution", "", `{"source_asset_uri":"SRC","output_format":"mp4","resolution":"1080p"}`},
 		"unknown argument":         {"", `{` + base + `,"fps":30}`, "fps", "", `{` + base + `}`},

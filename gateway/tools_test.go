@@ -322,6 +322,12 @@ func TestEveryOutput(t *testing.T) {
 	if v["valid"] != true || v["estimated_seconds"] != 42.0 {
 		t.Errorf("validate: %v", v)
 	}
+	for format, codecs := range map[string]string{"mp4": "h264 aac", "webm": "vp9 opus", "mov": "h264 aac"} {
+		v = o.see("vidforge_validate_render", b.call(noCaps, "vidforge_validate_render", fmt.Sprintf(`{"source_asset_uri":%q,"output_format":%q,"resolution":"4k"}`, src, format)))
+		if out, _ := v["output"].(map[string]any); fmt.Sprint(out["video_codec"], " ", out["audio_codec"]) != codecs {
+			t.Errorf("validate %s: %v", format, v)
+		}
+	}
 	v = o.see("vidforge_probe_asset", b.call(noCaps, "vidforge_probe_asset", fmt.Sprintf(`{"asset_uri":%q}`, src)))
 	if v["name"] != "Ferien äöü.mov" || v["renderable"] != true || v["duration_seconds"] != 10.0 {
 		t.Errorf("probe: %v", v)

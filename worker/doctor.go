@@ -52,12 +52,17 @@ func Doctor(ctx context.Context, scratchDir string) ([]Check, error) {
 	if err != nil {
 		return append(checks, Check{Name: "scratch", Needed: true, Detail: err.Error(), Fix: "make the scratch directory writable"}), nil //nolint:nilerr // it is the finding
 	}
-	checks = append(checks, tryEncoder(ctx, tools, dir))
-	for _, f := range []struct {
-		name   string
-		needed bool
-		use    string
-	}{{"ass", true, "text watermarks"}, {"overlay", true, "watermarks"}, {"zscale", false, "HDR sources"}, {"tonemap", false, "HDR sources"}, {"bwdif", false, "interlaced sources"}} {
+	for _, name := range encoder.Pictures() {
+		checks = append(checks, tryEncoder(ctx, tools, dir, name))
+	}
+	for _, name := range encoder.Sounds() {
+		c := Check{Name: "encoder " + name, Needed: needed(name), OK: tools.HasEncoder(name), Detail: "for sound"}
+		if !c.OK {
+			c.Fix = ffmpegPackages + " built with it"
+		}
+		checks = append(checks, c)
+	}
+	for _, f := range filters() {
 		c := Check{Name: "filter " + f.name, Needed: f.needed, OK: tools.HasFilter(f.name), Detail: "for " + f.use}
 		if !c.OK {
 			c.Fix = ffmpegPackages + " built with it"
@@ -71,10 +76,40 @@ func Doctor(ctx context.Context, scratchDir string) ([]Check, error) {
 	return checks, errors.Join(ctx.Err(), os.RemoveAll(dir))
 }
 
-func tryEncoder(ctx context.Context, tools *ffmpeg.Tools, dir string) Check {
-	c := Check{Name: "encoder " + encoder.X264, Needed: true, Detail: "encodes 640×360 and decodes it back"}
-	if err := encoder.Try(ctx, tools, dir, encoder.X264); err != nil {
-		c.Detail, c.Fix = err.Error(), ffmpegPackages+" with libx264"
+// filter is a filter of ffmpeg that some renders need.
+type filter struct {
+	name   string
+	needed bool
+	use    string
+}
+
+func filters() []filter {
+	return []filter{
+		{"ass", true, "text watermarks"}, {"overlay", true, "watermarks"},
+		{"zscale", false, "HDR sources"}, {"tonemap", false, "HDR sources"}, {"bwdif", false, "interlaced sources"},
+	}
+}
+
+// lacking names what this machine's ffmpeg was built without and some renders
+// need.
+func lacking(tools *ffmpeg.Tools) []string {
+	_, names := encoder.Found(tools)
+	for _, f := range filters() {
+		if !tools.HasFilter(f.name) {
+			names = append(names, f.name)
+		}
+	}
+	return names
+}
+
+// needed reports whether a machine without the encoder cannot render mp4, the
+// format that every farm must have.
+func needed(name string) bool { return name == "libx264" || name == "aac" }
+
+func tryEncoder(ctx context.Context, tools *ffmpeg.Tools, dir, name string) Check {
+	c := Check{Name: "encoder " + name, Needed: needed(name), Detail: "encodes 640×360 and decodes it back"}
+	if err := encoder.Try(ctx, tools, dir, name); err != nil {
+		c.Detail, c.Fix = err.Error(), ffmpegPackages+" with "+name
 		return c
 	}
 	c.OK = true

@@ -23,6 +23,7 @@ import (
 	"github.com/vidforge/vidforge/pkg/progress"
 	"github.com/vidforge/vidforge/pkg/render"
 	"github.com/vidforge/vidforge/pkg/telemetry"
+	"github.com/vidforge/vidforge/worker/internal/encoder"
 	"github.com/vidforge/vidforge/worker/internal/ffmpeg"
 	"github.com/vidforge/vidforge/worker/internal/scratch"
 	"github.com/vidforge/vidforge/worker/internal/stage"
@@ -90,6 +91,11 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if err != nil {
 		return fmt.Errorf("find ffmpeg: %w", err)
 	}
+	found, _ := encoder.Found(tools)
+	if lacks := lacking(tools); len(lacks) > 0 {
+		// Work that needs one goes back for another worker.
+		cfg.Logger.WarnContext(ctx, "this worker cannot do all renders: its ffmpeg was built without something", "version", tools.Version, "lacks", lacks)
+	}
 	dir, err := scratch.Open(cfg.ScratchDir)
 	if err != nil {
 		return fmt.Errorf("open scratch: %w", err)
@@ -116,7 +122,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return fmt.Errorf("make metrics: %w", err)
 	}
 	w := &worker{
-		cfg: cfg, log: cfg.Logger.With("worker", cfg.ID), started: time.Now(),
+		cfg: cfg, log: cfg.Logger.With("worker", cfg.ID), started: time.Now(), encoders: found,
 		farm:    farm.New(backends.Stores, farm.Config{Policy: cfg.Policy, Tuning: cfg.Tuning, Metrics: metrics, Logger: cfg.Logger, Holder: cfg.ID}),
 		stores:  backends.Stores,
 		runner:  &stage.Runner{Tools: tools, Scratch: dir, Policy: cfg.Policy, Metrics: metrics, Logger: cfg.Logger},
@@ -167,11 +173,13 @@ type worker struct {
 	cfg     Config
 	log     *slog.Logger
 	started time.Time
-	farm    *farm.Farm
-	stores  farm.Stores
-	runner  *stage.Runner
-	ops     operators
-	busy    atomic.Int64
+	// encoders are those that this machine's ffmpeg has.
+	encoders []string
+	farm     *farm.Farm
+	stores   farm.Stores
+	runner   *stage.Runner
+	ops      operators
+	busy     atomic.Int64
 
 	mu      sync.Mutex
 	running map[*farm.Claim]struct{}
@@ -274,7 +282,7 @@ func (w *worker) beat(ctx context.Context) {
 	for {
 		err := w.stores.Progress.Beat(ctx, progress.Worker{
 			ID: w.cfg.ID, Version: w.cfg.Version, Classes: []render.Class{render.ClassPreview, render.ClassCPU},
-			Slots: w.cfg.Slots, Busy: int(w.busy.Load()), Encoders: []string{"libx264"}, Started: w.started, Seen: time.Now(),
+			Slots: w.cfg.Slots, Busy: int(w.busy.Load()), Encoders: w.encoders, Started: w.started, Seen: time.Now(),
 		})
 		if err != nil && ctx.Err() == nil {
 			w.log.DebugContext(ctx, "register", "error", err)

@@ -344,7 +344,7 @@ func TestBadInputGetsItsCode(t *testing.T) {
 		"a path":           {render(map[string]any{"source_asset_uri": "file:///etc/passwd"}), "invalid_field", "source_asset_uri"},
 		"text named mp4":   {render(map[string]any{"source_asset_uri": text}), "unsupported_codec", "source_asset_uri"},
 		"wrong enum":       {render(map[string]any{"resolution": "8k"}), "invalid_field", "resolution"},
-		"format not yet":   {render(map[string]any{"output_format": "webm"}), "invalid_field", "output_format"},
+		"unknown format":   {render(map[string]any{"output_format": "avi"}), "invalid_field", "output_format"},
 		"unknown argument": {render(map[string]any{"codec": "av1"}), "invalid_field", "codec"},
 		"wrong type":       {render(map[string]any{"resolution": 720}), "invalid_field", "resolution"},
 		"both watermarks":  {render(map[string]any{"watermark": logo}), "invalid_field", ""},

@@ -80,7 +80,7 @@ type Plan struct {
 	HasAudio   bool
 	VideoCodec string // h264, vp9
 	AudioCodec string // aac, opus; "" when silent
-	Encoder    string // libx264, …
+	Encoder    string // libx264, libvpx-vp9
 }
 
 // Policy bounds plans.
@@ -94,6 +94,7 @@ type Policy struct {
 // from a farm scaled to zero the same plan must come.
 func MakePlan(f *Facts, s Spec, generation uint32, p Policy) Plan {
 	w, h := OutputSize(f.VideoStream(), s.Resolution)
+	video, audio, encoder := s.Format.Codecs()
 	plan := Plan{
 		Generation: generation,
 		Width:      w,
@@ -102,12 +103,12 @@ func MakePlan(f *Facts, s Spec, generation uint32, p Policy) Plan {
 		Frames:     f.GridFrames,
 		StartTicks: f.StartTicks,
 		Start:      f.Start,
-		VideoCodec: "h264",
-		Encoder:    "libx264",
+		VideoCodec: video,
+		Encoder:    encoder,
 		HasAudio:   f.AudioStream() != nil,
 	}
 	if plan.HasAudio {
-		plan.AudioCodec = "aac"
+		plan.AudioCodec = audio
 	}
 	n := int64(1)
 	if p.SegmentTarget > 0 && !f.WholeOnly && !f.GridRate.IsZero() {

@@ -101,6 +101,10 @@ func TestMakePlan(t *testing.T) {
 		t.Errorf("waits for %d results, want 2", got.EncodeWorks())
 	}
 	f.Audio = -1
+	s.Format = render.FormatWebM
+	if got := render.MakePlan(f, s, 1, render.Policy{}); got.VideoCodec != "vp9" || got.Encoder != "libvpx-vp9" || got.AudioCodec != "" {
+		t.Errorf("a silent source to webm: %+v", got)
+	}
 	if got := render.MakePlan(f, s, 1, render.Policy{}); got.HasAudio || got.AudioCodec != "" || got.EncodeWorks() != 1 {
 		t.Errorf("a silent source: %+v", got)
 	}

@@ -20,6 +20,19 @@ const (
 	FormatMOV  Format = "mov"
 )
 
+// Formats lists the formats in the order of the contract.
+func Formats() []Format { return []Format{FormatMP4, FormatWebM, FormatMOV} }
+
+// Codecs are what the streams of the container are, by the names that ffmpeg
+// gives them: of the picture, of the sound, and of the software encoder of the
+// picture.
+func (f Format) Codecs() (video, audio, encoder string) {
+	if f == FormatWebM {
+		return "vp9", "opus", "libvpx-vp9"
+	}
+	return "h264", "aac", "libx264"
+}
+
 // MIMEType is the media type of the container.
 func (f Format) MIMEType() string {
 	switch f {
@@ -150,9 +163,6 @@ const MaxWatermarkText = 200
 // MaxIdempotencyKey is the longest idempotency key in characters.
 const MaxIdempotencyKey = 128
 
-// Formats that this version renders, in the order of the contract.
-func supportedFormats() []string { return []string{string(FormatMP4)} }
-
 // Normalize checks a request and fills in the defaults. Errors are *Error of
 // code invalid_field or source_not_found (an asset URI that cannot be one of
 // ours) and name the field.
@@ -172,9 +182,6 @@ func Normalize(r Request) (Spec, error) {
 	format, err := oneOf("output_format", &r.OutputFormat, "", string(FormatMP4), string(FormatWebM), string(FormatMOV))
 	if err != nil {
 		return s, err
-	}
-	if !slices.Contains(supportedFormats(), format) {
-		return s, InvalidField("output_format", format, fmt.Sprintf("output_format %q is not available on this farm yet; use %q.", format, FormatMP4))
 	}
 	s.Format = Format(format)
 

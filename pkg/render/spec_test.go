@@ -61,6 +61,8 @@ func TestNormalize(t *testing.T) {
 	}{
 		"only what is required":               {request(nil), plain},
 		"720p":                                {request(func(r *render.Request) { r.Resolution = "720p" }), but(func(s *render.Spec) { s.Resolution = render.Resolution720p })},
+		"webm":                                {request(func(r *render.Request) { r.OutputFormat = "webm" }), but(func(s *render.Spec) { s.Format = render.FormatWebM })},
+		"mov":                                 {request(func(r *render.Request) { r.OutputFormat = "mov" }), but(func(s *render.Spec) { s.Format = render.FormatMOV })},
 		"4k":                                  {request(func(r *render.Request) { r.Resolution = "4k" }), but(func(s *render.Spec) { s.Resolution = render.Resolution4K })},
 		"draft":                               {request(func(r *render.Request) { r.Quality = new("draft") }), but(func(s *render.Spec) { s.Quality = render.QualityDraft })},
 		"high":                                {request(func(r *render.Request) { r.Quality = new("high") }), but(func(s *render.Spec) { s.Quality = render.QualityHigh })},
@@ -140,8 +142,6 @@ func TestNormalizeRefuses(t *testing.T) {
 		"another format":   {in: request(func(r *render.Request) { r.OutputFormat = "avi" }), field: "output_format", value: "avi", says: "one of mp4, webm, mov"},
 		"a long format":    {in: request(func(r *render.Request) { r.OutputFormat = strings.Repeat("x", 65) }), field: "output_format"},
 		"a broken format":  {in: request(func(r *render.Request) { r.OutputFormat = "\xff" }), field: "output_format"},
-		"webm, so far":     {in: request(func(r *render.Request) { r.OutputFormat = "webm" }), field: "output_format", value: "webm", says: "mp4"},
-		"mov, so far":      {in: request(func(r *render.Request) { r.OutputFormat = "mov" }), field: "output_format", value: "mov", says: "mp4"},
 		"upper case":       {in: request(func(r *render.Request) { r.OutputFormat = "MP4" }), field: "output_format", value: "MP4"},
 		"no resolution":    {in: request(func(r *render.Request) { r.Resolution = "" }), field: "resolution", says: "required: one of 720p, 1080p, 4k"},
 		"no such box":      {in: request(func(r *render.Request) { r.Resolution = "1080" }), field: "resolution", value: "1080", says: "720p, 1080p, 4k"},
@@ -261,9 +261,16 @@ func TestSpecHash(t *testing.T) {
 
 func TestFormats(t *testing.T) {
 	t.Parallel()
-	for f, want := range map[render.Format]string{render.FormatMP4: "video/mp4", render.FormatWebM: "video/webm", render.FormatMOV: "video/quicktime"} {
-		if got := f.MIMEType(); got != want {
-			t.Errorf("%s: got %s, want %s", f, got, want)
+	want := map[render.Format]string{
+		render.FormatMP4: "video/mp4 h264 aac libx264", render.FormatWebM: "video/webm vp9 opus libvpx-vp9", render.FormatMOV: "video/quicktime h264 aac libx264",
+	}
+	for _, f := range render.Formats() {
+		video, audio, encoder := f.Codecs()
+		if got := strings.Join([]string{f.MIMEType(), video, audio, encoder}, " "); got != want[f] {
+			t.Errorf("%s: got %s, want %s", f, got, want[f])
 		}
+	}
+	if len(render.Formats()) != len(want) {
+		t.Errorf("formats %v", render.Formats())
 	}
 }

@@ -31,7 +31,7 @@ const instructions = summary + "\n" +
 
 func does() []string {
 	return []string{
-		"Renders an uploaded video to mp4 (H.264 and AAC), fitted into 720p, 1080p or 4k, as draft, standard or high quality.",
+		"Renders an uploaded video to mp4 or mov (H.264 and AAC) or webm (VP9 and Opus), all as browsers play them, fitted into 720p, 1080p or 4k, as draft, standard or high quality.",
 		"Draws a text or an image watermark and pauses for the approval of a preview.",
 		"Reports progress, can be cancelled, and survives restarts of every part.",
 		"Keeps a finished video for 7 days.",
@@ -42,7 +42,6 @@ func doesNot() []string {
 	return []string{
 		"It does not fetch URLs or read paths: upload first.",
 		"It does not cut, join, caption, generate or stream video.",
-		"It does not render webm and mov yet; they answer invalid_field.",
 		"It does not list renders: keep the render_id.",
 		"It does not decide on a watermark for the user.",
 	}

@@ -300,7 +300,11 @@ func (s *Service) extensions(ctx context.Context, r auth.Request, given *mcp.Com
 			}
 		}
 	}
-	return []string{string(render.FormatMP4), string(render.FormatWebM), string(render.FormatMOV)}
+	var all []string
+	for _, f := range render.Formats() {
+		all = append(all, string(f))
+	}
+	return all
 }
 
 // Bounds of a completion. The protocol allows 100 values.

@@ -1,6 +1,6 @@
-// Package encoder knows how frames become H.264 and sound becomes AAC: the
-// presets of each quality as data, which encoder this machine really has, and
-// the arguments for it.
+// Package encoder knows how frames become H.264 or VP9 and sound becomes AAC or
+// Opus: the presets of each quality as data, which encoders this machine really
+// has, and the arguments for them.
 package encoder
 
 import (
@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -16,102 +17,159 @@ import (
 	"github.com/vidforge/vidforge/worker/internal/ffmpeg"
 )
 
-// X264 is the software encoder.
-const X264 = "libx264"
+// The software encoders.
+const (
+	x264 = "libx264"
+	vp9  = "libvpx-vp9"
+	aac  = "aac"
+	opus = "libopus"
+)
 
-// ErrUnknown is returned for an encoder that this version cannot drive.
+// ErrUnknown is returned for an encoder that this version cannot drive, or that
+// this machine does not have.
 var ErrUnknown = errors.New("unknown encoder")
-
-// Preset is what a quality means.
-type Preset struct {
-	// X264Preset and CRF trade time and size against fidelity.
-	X264Preset string
-	CRF        int
-	// AudioKbps is the bit rate of stereo sound.
-	AudioKbps int
-}
-
-// PresetOf returns the preset of a quality; an unknown one is standard.
-func PresetOf(q render.Quality) Preset {
-	switch q {
-	case render.QualityDraft:
-		return Preset{X264Preset: "veryfast", CRF: 26, AudioKbps: 128}
-	case render.QualityHigh:
-		return Preset{X264Preset: "medium", CRF: 20, AudioKbps: 192}
-	default:
-		return Preset{X264Preset: "veryfast", CRF: 23, AudioKbps: 160}
-	}
-}
 
 // keyframeSeconds is the longest distance between two keyframes: what a player
 // decodes at most to show a place that was jumped to.
 const keyframeSeconds = 2
 
-// Video returns the arguments of a video encoder for one segment. Equal
-// arguments give equal stream headers, which joining without re-encoding
-// needs. threads 0 leaves the number to the encoder.
-func Video(name string, q render.Quality, rate render.Rational, threads int) ([]string, error) {
-	if name != X264 {
+// Picture is what the arguments of a video encoder depend on. Equal ones give
+// equal stream headers, which joining without re-encoding needs.
+type Picture struct {
+	Quality       render.Quality
+	Width, Height int
+	Rate          render.Rational
+	// Threads is the number of the encoder's threads; 0 leaves it to the
+	// encoder.
+	Threads int
+}
+
+// Video returns the arguments of a video encoder for one segment.
+func Video(name string, p Picture) ([]string, error) {
+	preset := PresetOf(p.Quality)
+	args := []string{"-c:v", name}
+	switch name {
+	case x264:
+		l := levelOf(p.Width, p.Height, p.Rate)
+		args = append(args,
+			"-preset", preset.X264.Preset,
+			"-crf", strconv.Itoa(preset.X264.CRF),
+			"-profile:v", "high",
+			"-level:v", l.name,
+			"-maxrate:v", kbps(l.highKbps()),
+			"-bufsize:v", kbps(l.highBufferKbits()),
+			"-flags:v", "+cgop",
+			"-x264-params", "open-gop=0",
+		)
+	case vp9:
+		args = append(args,
+			"-deadline", preset.VP9.Deadline,
+			"-cpu-used", strconv.Itoa(preset.VP9.CPUUsed),
+			"-b:v", "0", "-crf", strconv.Itoa(preset.VP9.CRF),
+			"-profile:v", "0",
+			"-row-mt", "1",
+			"-tile-columns", strconv.Itoa(tileColumns(p.Width)),
+		)
+	default:
 		return nil, fmt.Errorf("%w %q", ErrUnknown, name)
 	}
-	p := PresetOf(q)
-	args := []string{
-		"-c:v", X264,
-		"-preset", p.X264Preset,
-		"-crf", strconv.Itoa(p.CRF),
-		"-profile:v", "high",
-		"-g", strconv.Itoa(max(1, int(math.Round(rate.Float()*keyframeSeconds)))),
-		"-flags:v", "+cgop",
-		"-x264-params", "open-gop=0",
-	}
-	if threads > 0 {
-		args = append(args, "-threads:v", strconv.Itoa(threads))
+	args = append(args, "-g", strconv.Itoa(max(1, int(math.Round(p.Rate.Float()*keyframeSeconds)))))
+	if p.Threads > 0 {
+		args = append(args, "-threads:v", strconv.Itoa(p.Threads))
 	}
 	return args, nil
 }
 
-// Audio returns the arguments of the AAC encoder for a source with that many
-// channels (0: unknown).
-func Audio(q render.Quality, channels int) []string {
-	kbps := PresetOf(q).AudioKbps
-	switch {
-	case channels == 1:
-		kbps /= 2
-	case channels > 2:
-		kbps = kbps * 5 / 2
-	}
-	return []string{"-c:a", "aac", "-b:a", strconv.Itoa(kbps) + "k"}
+func kbps(n int) string { return strconv.Itoa(n) + "k" }
+
+// Sound is how the sound of a source is encoded.
+type Sound struct {
+	// Encoder, and the Codec that it makes as ffmpeg calls it.
+	Encoder, Codec string
+	// Layout is the channel layout that the sound is brought into.
+	Layout string
+	// Kbps is the bit rate.
+	Kbps int
 }
 
-// Select names the encoder that this machine renders with.
-func Select(t *ffmpeg.Tools) (string, error) {
-	if !t.HasEncoder(X264) {
-		return "", fmt.Errorf("select encoder: this ffmpeg (%s) was built without %s", t.Version, X264)
+// Audio chooses how sound with so many channels (0: unknown) becomes a codec.
+// Players know mono, stereo and 5.1: everything with more than two channels
+// becomes 5.1.
+func Audio(codec string, q render.Quality, channels int) (Sound, error) {
+	p := PresetOf(q)
+	s := Sound{Codec: codec}
+	var rates Rates
+	switch codec {
+	case "aac":
+		s.Encoder, rates = aac, p.AAC
+	case "opus":
+		s.Encoder, rates = opus, p.Opus
+	default:
+		return s, fmt.Errorf("%w for %q", ErrUnknown, codec)
 	}
-	return X264, nil
+	switch {
+	case channels == 1:
+		s.Layout, s.Kbps = "mono", rates.Mono
+	case channels > 2:
+		s.Layout, s.Kbps = "5.1", rates.Surround
+	default:
+		s.Layout, s.Kbps = "stereo", rates.Stereo
+	}
+	return s, nil
+}
+
+// Args are the encoder's arguments.
+func (s Sound) Args() []string { return []string{"-c:a", s.Encoder, "-b:a", kbps(s.Kbps)} }
+
+// Pictures lists the video encoders that this version drives.
+func Pictures() []string { return []string{x264, vp9} }
+
+// Sounds lists those of sound.
+func Sounds() []string { return []string{aac, opus} }
+
+// Found returns those of them that this ffmpeg was built with, and the others.
+func Found(t *ffmpeg.Tools) (found, missing []string) {
+	for _, name := range slices.Concat(Pictures(), Sounds()) {
+		if t.HasEncoder(name) {
+			found = append(found, name)
+		} else {
+			missing = append(missing, name)
+		}
+	}
+	return found, missing
+}
+
+// Require reports an encoder that this machine does not have.
+func Require(t *ffmpeg.Tools, name string) error {
+	if !t.HasEncoder(name) {
+		return fmt.Errorf("%w: ffmpeg %s was built without %s", ErrUnknown, t.Version, name)
+	}
+	return nil
 }
 
 // The try-encode: long enough for B-frames and lookahead, small enough for
 // every machine.
 const (
+	tryWidth   = 640
+	tryHeight  = 360
 	tryFrames  = 60
-	tryTimeout = 10 * time.Second
+	tryTimeout = 30 * time.Second
 	tryFile    = "encoder-try.mp4"
 )
 
-// Try really encodes a short picture with the encoder, in dir, and decodes it
-// back. That an encoder is listed proves nothing.
+// Try really encodes a short picture with a video encoder, in dir, and decodes
+// it back. That an encoder is listed proves nothing.
 func Try(ctx context.Context, t *ffmpeg.Tools, dir, name string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, tryTimeout, fmt.Errorf("encoder %s took longer than %s", name, tryTimeout))
 	defer cancel()
-	args, err := Video(name, render.QualityDraft, render.Rational{Num: 30, Den: 1}, 0)
+	args, err := Video(name, Picture{Quality: render.QualityDraft, Width: tryWidth, Height: tryHeight, Rate: render.Rational{Num: 30, Den: 1}})
 	if err != nil {
 		return fmt.Errorf("try encoder: %w", err)
 	}
 	made, err := t.Run(ctx, ffmpeg.Cmd{
 		Name:   "try encoder",
 		Dir:    dir,
-		Inputs: []ffmpeg.Input{{Path: "testsrc2=size=640x360:rate=30", Formats: ffmpeg.CanvasFormats, Format: "lavfi"}},
+		Inputs: []ffmpeg.Input{{Path: fmt.Sprintf("testsrc2=size=%dx%d:rate=30", tryWidth, tryHeight), Formats: ffmpeg.CanvasFormats, Format: "lavfi"}},
 		Args: append(append([]string{"-frames:v", strconv.Itoa(tryFrames), "-pix_fmt", "yuv420p"}, args...),
 			"-f", "mp4", "file:"+tryFile),
 	})

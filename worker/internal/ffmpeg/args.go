@@ -20,6 +20,8 @@ const (
 	// JoinFormats are for the list that the worker itself writes to join its
 	// own segments.
 	JoinFormats = "concat,mov,mp4,m4a,3gp,3g2,mj2"
+	// OggFormats are for Opus that the worker itself encoded.
+	OggFormats = "ogg"
 	// CanvasFormats are for pictures that ffmpeg makes up itself.
 	CanvasFormats = "lavfi"
 )

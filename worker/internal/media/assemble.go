@@ -19,8 +19,7 @@ import (
 )
 
 const (
-	finalFile = "final.mp4"
-	joinFile  = "join.ffconcat"
+	joinFile = "join.ffconcat"
 	// assembleStall leaves time to move the index of a large file to its
 	// front, of which ffmpeg tells no progress.
 	assembleStall = 15 * time.Minute
@@ -65,6 +64,7 @@ func Assemble(ctx context.Context, j Job, segments []string, audio string) (Made
 	if err := os.WriteFile(filepath.Join(j.Dir, joinFile), []byte(joinList(names, &j.Plan)), 0o600); err != nil {
 		return Made{}, out, workerFault(what, err)
 	}
+	finalFile := "final." + string(j.Spec.Format)
 	m := Made{Path: filepath.Join(j.Dir, finalFile), Frames: j.Plan.Frames, Width: j.Plan.Width, Height: j.Plan.Height}
 	c := j.run("assemble")
 	c.Watch, c.Stall = ffmpeg.WatchOutput, assembleStall
@@ -74,12 +74,16 @@ func Assemble(ctx context.Context, j Job, segments []string, audio string) (Made
 	c.Inputs = []ffmpeg.Input{join}
 	c.Args = []string{"-map", "0:v:0"}
 	if audio != "" {
-		c.Inputs = append(c.Inputs, ffmpeg.Input{Path: audio})
+		in, err := soundInput(audio, j.Plan.AudioCodec)
+		if err != nil {
+			return m, out, workerFault(what, err)
+		}
+		c.Inputs = append(c.Inputs, in)
 		c.Args = append(c.Args, "-map", "1:a:0")
 	}
-	c.Args = append(c.Args, "-c", "copy", "-map_metadata", "-1", "-map_chapters", "-1",
-		"-movflags", "+faststart", "-video_track_timescale", strconv.FormatInt(timescale(j.Plan.FrameRate), 10),
-		"-f", "mp4", "file:"+finalFile)
+	c.Args = append(c.Args, "-c", "copy", "-map_metadata", "-1", "-map_chapters", "-1")
+	c.Args = append(c.Args, muxerArgs(j.Spec.Format, j.Plan.FrameRate)...)
+	c.Args = append(c.Args, "file:"+finalFile)
 	res, err := j.Tools.Run(ctx, c)
 	m.CPU, m.LogTail = res.CPU, res.Log.Tail()
 	if err != nil {
@@ -87,6 +91,33 @@ func Assemble(ctx context.Context, j Job, segments []string, audio string) (Made
 	}
 	out, err = verifyFinal(ctx, &j, m.Path, join)
 	return m, out, err
+}
+
+// muxerArgs write a container so that it plays while it still loads: the index
+// is in front of the frames.
+func muxerArgs(f render.Format, rate render.Rational) []string {
+	if f == render.FormatWebM {
+		return []string{"-cues_to_front", "1", "-f", "webm"}
+	}
+	return []string{"-movflags", "+faststart", "-video_track_timescale", strconv.FormatInt(timescale(rate), 10), "-f", string(f)}
+}
+
+// soundInput opens encoded sound to be joined with the picture. The packets of
+// Opus begin before zero, by the samples that a decoder drops; WebM says that
+// number apart from the timestamps, which must begin at zero then: otherwise
+// ffmpeg moves sound and picture until none is negative, and apart from each
+// other.
+func soundInput(path, codec string) (ffmpeg.Input, error) {
+	in := ffmpeg.Input{Path: path, Formats: soundFileOf(codec).formats}
+	if codec != "opus" {
+		return in, nil
+	}
+	skip, err := opusPreSkip(path)
+	if err != nil {
+		return in, err
+	}
+	in.Options = []string{"-itsoffset", strconv.FormatFloat(float64(skip)/opusRate, 'f', 6, 64)}
+	return in, nil
 }
 
 // plainName reports whether a name needs no quoting in a join list.
@@ -114,12 +145,16 @@ func verifyFinal(ctx context.Context, j *Job, path string, join ffmpeg.Input) (r
 	if err := checkStreams(i, &j.Plan); err != nil {
 		return out, err
 	}
-	fast, err := startsFast(path)
+	fast, err := startsFast(path, j.Spec.Format)
 	if err != nil {
 		return out, workerFault("read its own output", err)
 	}
 	if !fast {
 		return out, mismatch("the index is not at the start")
+	}
+
+	if err := checkSoundStart(i, &j.Plan); err != nil {
+		return out, err
 	}
 
 	final, err := readPackets(ctx, j, ffmpeg.Input{Path: path})
@@ -178,6 +213,26 @@ func checkStreams(i *info, p *render.Plan) error {
 		return mismatch("the colours are tagged %s, %s, %s, %s", v.ColorSpace, v.ColorTransfer, v.ColorPrimaries, v.ColorRange)
 	case p.HasAudio && i.Streams[1].CodecName != p.AudioCodec:
 		return mismatch("the sound is %s instead of %s", i.Streams[1].CodecName, p.AudioCodec)
+	}
+	return nil
+}
+
+// maxPriming is how long before its first frame sound may begin: what an Opus
+// decoder drops shows as a start before zero.
+const maxPriming = 10 * time.Millisecond
+
+// checkSoundStart checks that the sound begins with the picture.
+func checkSoundStart(i *info, p *render.Plan) error {
+	if !p.HasAudio {
+		return nil
+	}
+	s := i.Streams[1]
+	if s.StartPTS == nil {
+		return mismatch("its sound has no start")
+	}
+	start := time.Duration(float64(*s.StartPTS) * parseRational(s.TimeBase).Float() * float64(time.Second))
+	if start > time.Millisecond || start < -maxPriming {
+		return mismatch("its sound begins at %s", start)
 	}
 	return nil
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+
+	"github.com/vidforge/vidforge/pkg/render"
 )
 
 // A reader of ISO base media boxes (ISO/IEC 14496-12), just far enough to tell
@@ -113,13 +115,16 @@ func isEncrypted(path string) (bool, error) {
 }
 
 // startsFast reports whether the index comes before the media data, so that a
-// player can start before the download ends.
-func startsFast(path string) (bool, error) {
+// player can start, and jump, before the download ends.
+func startsFast(path string, format render.Format) (bool, error) {
 	f, size, err := openFile(path)
 	if err != nil {
 		return false, err
 	}
 	defer f.Close()
+	if format == render.FormatWebM {
+		return cuesFirst(f, size)
+	}
 	var order []string
 	b := boxReader{r: f, left: maxBoxes}
 	err = b.walk(0, size, func(kind string, _, _ int64) error {

@@ -15,9 +15,9 @@ import (
 
 // graph makes the filter graph of frames [from, to) of the job's plan.
 func (j *Job) graph(from, to int64, seek float64) (graph, error) {
-	g := graph{
-		video: j.Facts.VideoStream(), plan: &j.Plan, from: from, to: to, seeked: seek >= 0,
-		toneMap: j.Tools.HasFilter("zscale") && j.Tools.HasFilter("tonemap"),
+	g := graph{video: j.Facts.VideoStream(), plan: &j.Plan, from: from, to: to, seeked: seek >= 0}
+	if name := g.lacks(j.Tools); name != "" {
+		return graph{}, workerFault("convert the picture", fmt.Errorf("ffmpeg %s was built without the filter %s", j.Tools.Version, name))
 	}
 	if (j.Overlay != "") != (j.Spec.Watermark != nil) {
 		return graph{}, workerFault("draw the watermark", errors.New("the job's overlay does not match its spec"))
@@ -52,13 +52,18 @@ func timescale(rate render.Rational) int64 {
 	return rate.Num * 1000
 }
 
-// EncodeSegment encodes the frames of the plan's segment into an mp4 and
-// proves, by decoding it, that it has them all.
+// EncodeSegment encodes the frames of the plan's segment into an mp4, whatever
+// the render's format, and proves, by decoding it, that it has them all.
 func EncodeSegment(ctx context.Context, j Job, index int) (Made, error) {
 	if index < 0 || index >= len(j.Plan.Segments) {
 		return Made{}, jobFault("The plan has no segment %d.", index)
 	}
-	enc, err := encoder.Video(j.Plan.Encoder, j.Spec.Quality, j.Plan.FrameRate, j.Threads)
+	if err := encoder.Require(j.Tools, j.Plan.Encoder); err != nil {
+		return Made{}, workerFault("encode the video", err)
+	}
+	enc, err := encoder.Video(j.Plan.Encoder, encoder.Picture{
+		Quality: j.Spec.Quality, Width: j.Plan.Width, Height: j.Plan.Height, Rate: j.Plan.FrameRate, Threads: j.Threads,
+	})
 	if err != nil {
 		return Made{}, workerFault("encode the video", err)
 	}
@@ -126,15 +131,39 @@ func verifyDecodes(ctx context.Context, t *ffmpeg.Tools, dir, path string) (ffmp
 	return res, nil
 }
 
-// audioGraph shifts the sound to the source's start and fills what is missing
-// before and in it, so that it runs beside the frame grid. More than six
-// channels are mixed down to 5.1, which players of AAC know.
-func audioGraph(start render.Rational) string {
+// guessedChannels is the most channels that ffmpeg guesses a layout for.
+const guessedChannels = 8
+
+// audioGraph shifts the sound to the source's start, fills what is missing
+// before and in it, so that it runs beside the frame grid, and mixes it into
+// the layout. Of sound with more channels than any layout has, as of recorders
+// with a microphone on each, the first two are taken.
+func audioGraph(start render.Rational, channels int, layout string) string {
 	shift := "0"
 	if !start.IsZero() {
 		shift = fmt.Sprintf("round(%d/%d/TB)", start.Num, start.Den)
 	}
-	return "asetpts=PTS-" + shift + ",aresample=48000:async=1:first_pts=0,aformat=channel_layouts=mono|stereo|5.1"
+	pick := ""
+	if channels > guessedChannels {
+		pick = "pan=stereo|c0=c0|c1=c1,"
+	}
+	return pick + "asetpts=PTS-" + shift + ",aresample=48000:async=1:first_pts=0,aformat=channel_layouts=" + layout
+}
+
+// soundFile is how encoded sound is kept until the video is assembled.
+type soundFile struct {
+	name, muxer, mime string
+	// formats are the demuxers that read it again; see ffmpeg.Input.
+	formats string
+}
+
+// soundFileOf returns it for a codec. Opus waits in Ogg: in WebM its priming
+// moves the timestamps of everything.
+func soundFileOf(codec string) soundFile {
+	if codec == "opus" {
+		return soundFile{name: "audio.ogg", muxer: "ogg", mime: "audio/ogg", formats: ffmpeg.OggFormats}
+	}
+	return soundFile{name: "audio.m4a", muxer: "mp4", mime: "audio/mp4"}
 }
 
 // EncodeAudio encodes the source's sound in one piece.
@@ -144,25 +173,33 @@ func EncodeAudio(ctx context.Context, j Job) (Made, error) {
 	if a == nil {
 		return Made{}, jobFault("The source has no sound to encode.")
 	}
-	m := Made{Path: filepath.Join(j.Dir, "audio.m4a")}
+	sound, err := encoder.Audio(j.Plan.AudioCodec, j.Spec.Quality, a.Channels)
+	if err == nil {
+		err = encoder.Require(j.Tools, sound.Encoder)
+	}
+	if err != nil {
+		return Made{}, workerFault(what, err)
+	}
+	file := soundFileOf(sound.Codec)
+	m := Made{Path: filepath.Join(j.Dir, file.name), MIMEType: file.mime}
 	c := j.run("audio")
 	c.Watch = ffmpeg.WatchOutput
 	c.Inputs = []ffmpeg.Input{{Path: j.Source}}
 	c.Args = append([]string{"-copyts", "-map", "0:" + strconv.Itoa(a.Index), "-vn", "-sn", "-dn",
-		"-af", audioGraph(j.Plan.Start), "-map_metadata", "-1", "-map_chapters", "-1"},
-		encoder.Audio(j.Spec.Quality, a.Channels)...)
-	c.Args = append(c.Args, "-f", "mp4", "file:"+filepath.Base(m.Path))
+		"-af", audioGraph(j.Plan.Start, a.Channels, sound.Layout), "-map_metadata", "-1", "-map_chapters", "-1"},
+		sound.Args()...)
+	c.Args = append(c.Args, "-f", file.muxer, "file:"+file.name)
 	res, err := j.Tools.Run(ctx, c)
 	m.CPU, m.LogTail = res.CPU, res.Log.Tail()
 	if err != nil {
 		return m, runFailed(ctx, what, res, err)
 	}
 	// The progress's time may stand still at zero: look at the file.
-	i, err := inspect(ctx, j.Tools, j.Dir, ffmpeg.Input{Path: m.Path})
+	i, err := inspect(ctx, j.Tools, j.Dir, ffmpeg.Input{Path: m.Path, Formats: file.formats})
 	if err != nil {
 		return m, err
 	}
-	if len(i.Streams) != 1 || i.Streams[0].CodecName != "aac" || i.duration() <= 0 {
+	if len(i.Streams) != 1 || i.Streams[0].CodecName != sound.Codec || i.duration() <= 0 {
 		return m, sourceFault("The source's sound could not be decoded.")
 	}
 	return m, nil

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/vidforge/vidforge/pkg/render"
+	"github.com/vidforge/vidforge/worker/internal/ffmpeg"
 )
 
 // graph is everything that a video filter graph depends on.
@@ -24,8 +25,6 @@ type graph struct {
 	overlayHeight int
 	position      render.Position
 	opacity       float64
-	// toneMap tells that this ffmpeg has zscale and tonemap.
-	toneMap bool
 	// rgb ends the graph in full-range RGB, for a PNG that looks as the video
 	// will.
 	rgb bool
@@ -95,8 +94,7 @@ func (g graph) String() string {
 func (g graph) picture() []string {
 	v := g.video
 	scale := fmt.Sprintf("scale=w=%d:h=%d:flags=bicubic+accurate_rnd", g.plan.Width, g.plan.Height)
-	wide := v.HDR != "" || v.ColorPrimaries == "bt2020"
-	if !wide || !g.toneMap {
+	if !wideGamut(v) {
 		if m := swsMatrix(v); m != "" {
 			scale += ":in_color_matrix=" + m
 		}
@@ -117,6 +115,28 @@ func (g graph) picture() []string {
 		"zscale=primaries=709", "tonemap=tonemap=hable:desat=0",
 		"zscale=transfer=709:matrix=709:range=limited",
 	}
+}
+
+// wideGamut reports colours that the scale filter alone would get wrong.
+func wideGamut(v *render.Stream) bool { return v.HDR != "" || v.ColorPrimaries == "bt2020" }
+
+// lacks names a filter that the graph needs and this ffmpeg was built without,
+// "" if it has them all. Another filter in its place would give another
+// picture than other workers do.
+func (g graph) lacks(t *ffmpeg.Tools) string {
+	var need []string
+	if wideGamut(g.video) {
+		need = append(need, "zscale", "tonemap")
+	}
+	if g.video.Interlaced {
+		need = append(need, "bwdif")
+	}
+	for _, name := range need {
+		if !t.HasFilter(name) {
+			return name
+		}
+	}
+	return ""
 }
 
 // hdTall is where untagged pictures are taken for BT.709 rather than BT.601,

@@ -34,16 +34,10 @@ func TestGraph(t *testing.T) {
 		},
 		{
 			"hdr, tone-mapped",
-			graph{video: &render.Stream{Width: 320, Height: 240, HDR: hdr10, ColorSpace: "bt2020nc", ColorPrimaries: "bt2020"}, to: 1, toneMap: true},
+			graph{video: &render.Stream{Width: 320, Height: 240, HDR: hdr10, ColorSpace: "bt2020nc", ColorPrimaries: "bt2020"}, to: 1},
 			"[in]scale=w=320:h=240,setpts=PTS-(-20),fps=fps=30000/1001:start_time=0,tpad=stop_mode=clone:stop=30,trim=start_pts=0:end_pts=1,setpts=PTS-0," +
 				toFrame + ",format=yuv420p10le,zscale=matrixin=2020_ncl:primariesin=2020:rangein=limited:transferin=smpte2084:transfer=linear:npl=100,format=gbrpf32le," +
 				"zscale=primaries=709,tonemap=tonemap=hable:desat=0,zscale=transfer=709:matrix=709:range=limited," + tags + "[out]",
-		},
-		{
-			"hdr without the filters for it",
-			graph{video: &render.Stream{Width: 320, Height: 240, HDR: hdrHLG, ColorSpace: "bt2020nc"}, to: 1},
-			"[in]scale=w=320:h=240,setpts=PTS-(-20),fps=fps=30000/1001:start_time=0,tpad=stop_mode=clone:stop=30,trim=start_pts=0:end_pts=1,setpts=PTS-0," +
-				toFrame + ":in_color_matrix=bt2020:out_color_matrix=bt709:out_range=tv," + tags + "[out]",
 		},
 		{
 			"watermark, preview",
@@ -127,16 +121,19 @@ func TestSizes(t *testing.T) {
 
 func TestAudioGraph(t *testing.T) {
 	t.Parallel()
-	const rest = ",aresample=48000:async=1:first_pts=0,aformat=channel_layouts=mono|stereo|5.1"
+	const rest = ",aresample=48000:async=1:first_pts=0,aformat=channel_layouts=5.1"
 	for start, want := range map[render.Rational]string{
 		{}:                        "asetpts=PTS-0" + rest,
 		{Num: 0, Den: 25}:         "asetpts=PTS-0" + rest,
 		{Num: 126000, Den: 90000}: "asetpts=PTS-round(126000/90000/TB)" + rest,
 		{Num: -1024, Den: 44100}:  "asetpts=PTS-round(-1024/44100/TB)" + rest,
 	} {
-		if got := audioGraph(start); got != want {
+		if got := audioGraph(start, 6, "5.1"); got != want {
 			t.Errorf("%v: got %s", start, got)
 		}
+	}
+	if got := audioGraph(render.Rational{}, 9, "5.1"); got != "pan=stereo|c0=c0|c1=c1,asetpts=PTS-0"+rest {
+		t.Errorf("nine channels: got %s", got)
 	}
 }
 

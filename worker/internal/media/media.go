@@ -41,6 +41,8 @@ type Job struct {
 // Made is a file that a step made.
 type Made struct {
 	Path string
+	// MIMEType of sound.
+	MIMEType string
 	// Frames of a video, 0 for sound.
 	Frames int64
 	// Width and Height of a picture or video in pixels.

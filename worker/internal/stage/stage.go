@@ -336,7 +336,7 @@ func (b *bench) audio(ctx context.Context) (*render.StageResult, error) {
 	if err != nil {
 		return nil, err
 	}
-	o, err := b.store(ctx, made.Path, "audio"+filepath.Ext(made.Path), "audio/mp4")
+	o, err := b.store(ctx, made.Path, filepath.Base(made.Path), made.MIMEType)
 	if err != nil {
 		return nil, err
 	}
