@@ -1,0 +1,330 @@
+package faults
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/vidforge/vidforge/deploy/embedded/embeddedtest"
+	"github.com/vidforge/vidforge/pkg/farm"
+	"github.com/vidforge/vidforge/pkg/render"
+)
+
+// tuning makes a dead process's work free soon.
+var tuning = farm.Tuning{AckWait: 2 * time.Second, LeaseTime: 2 * time.Second, ReconcileEvery: time.Second}
+
+// site is a farm of its own on servers that others use, too.
+type site struct {
+	t      testing.TB
+	env    []string // what its programs are told
+	stores farm.Stores
+	farm   *farm.Farm // the test's own view; it does none of the work
+	js     jetstream.JetStream
+	prefix string
+
+	mu   sync.Mutex
+	urls map[*process]string
+	born int
+}
+
+func newSite(t testing.TB) *site {
+	t.Helper()
+	share := embeddedtest.Servers(t)
+	e := share.Endpoints
+	backends, err := farm.Dial(t.Context(), e, farm.DialOptions{Name: t.Name(), Tuning: tuning})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc, err := nats.Connect(e.NATSURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		nc.Close()
+		if err := backends.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return &site{
+		t: t, stores: backends.Stores, farm: farm.New(backends.Stores, farm.Config{Tuning: tuning}), js: js,
+		prefix: e.Prefix + "vidforge_", urls: map[*process]string{},
+		env: []string{
+			"VIDFORGE_NATS_URL=" + e.NATSURL, "VIDFORGE_REDIS_URL=" + e.RedisURL, "VIDFORGE_PREFIX=" + e.Prefix,
+			"VIDFORGE_S3_ENDPOINT=" + e.S3.Endpoint, "VIDFORGE_S3_BUCKET=" + e.S3.Bucket, "VIDFORGE_S3_PATH_STYLE=true",
+			"VIDFORGE_S3_ACCESS_KEY=" + e.S3.AccessKey, "VIDFORGE_S3_SECRET_KEY=" + e.S3.SecretKey,
+			"VIDFORGE_ACK_WAIT=" + tuning.AckWait.String(), "VIDFORGE_LEASE_TIME=" + tuning.LeaseTime.String(),
+			"VIDFORGE_RECONCILE_EVERY=" + tuning.ReconcileEvery.String(),
+		},
+	}
+}
+
+func (s *site) name(of string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.born++
+	return fmt.Sprintf("%s%d", of, s.born)
+}
+
+// gateways are the URLs of those that listen.
+func (s *site) gateways() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Values(s.urls))
+}
+
+// gateway starts a gateway and waits until it listens; one that dies before is
+// returned all the same.
+func (s *site) gateway(env []string, points ...string) *process {
+	s.t.Helper()
+	p := launch(s.t, "vidforge-gateway", s.name("gateway"), points, slices.Concat(s.env, []string{
+		"VIDFORGE_LISTEN=127.0.0.1:0", "VIDFORGE_OPS_LISTEN=127.0.0.1:0", "VIDFORGE_SHUTDOWN_TIMEOUT=1s",
+	}, env))
+	if record := p.logged("gateway listens"); record != nil {
+		s.mu.Lock()
+		s.urls[p] = fmt.Sprintf("http://%v", record["address"])
+		s.mu.Unlock()
+		go func() {
+			<-p.done
+			s.mu.Lock()
+			delete(s.urls, p)
+			s.mu.Unlock()
+		}()
+	}
+	return p
+}
+
+// worker starts a worker with one slot of each class and waits until it takes
+// work.
+func (s *site) worker(env []string, points ...string) *process {
+	s.t.Helper()
+	name := s.name("worker")
+	p := launch(s.t, "vidforge-worker", name, points, slices.Concat(s.env, []string{
+		"VIDFORGE_ID=" + name, "VIDFORGE_SLOTS=1", "VIDFORGE_SCRATCH_DIR=" + s.t.TempDir(),
+	}, env))
+	p.logged("worker takes work")
+	return p
+}
+
+// mortal is a program that is started again whenever it has died at a point,
+// without that point, as a supervisor would.
+type mortal struct {
+	t     testing.TB
+	start func(points []string) *process
+
+	mu    sync.Mutex
+	left  []string // points at which it will still die
+	now   *process
+	ended bool
+	done  chan struct{}
+}
+
+func newMortal(t testing.TB, points []string, start func(points []string) *process) *mortal {
+	t.Helper()
+	m := &mortal{t: t, start: start, left: slices.Clone(points), done: make(chan struct{})}
+	go m.run()
+	t.Cleanup(m.end)
+	return m
+}
+
+func (m *mortal) run() {
+	defer close(m.done)
+	for {
+		m.mu.Lock()
+		var arms []string
+		for _, p := range m.left {
+			arms = append(arms, p+"=kill")
+		}
+		ended := m.ended
+		m.mu.Unlock()
+		if ended {
+			return
+		}
+		now := m.start(arms)
+		m.mu.Lock()
+		m.now = now
+		if m.ended {
+			now.ending.Store(true)
+			now.signal(syscall.SIGKILL)
+		}
+		m.mu.Unlock()
+		<-now.done
+		if now.ending.Load() {
+			return
+		}
+		fired := now.fired()
+		m.mu.Lock()
+		known := slices.Contains(m.left, fired)
+		m.left = slices.DeleteFunc(m.left, func(p string) bool { return p == fired })
+		m.mu.Unlock()
+		if !known {
+			m.t.Errorf("%s died by itself: %v", now.name, now.cmd.ProcessState)
+			return
+		}
+	}
+}
+
+// end stops the program for good and waits.
+func (m *mortal) end() {
+	m.mu.Lock()
+	m.ended = true
+	if m.now != nil {
+		m.now.ending.Store(true)
+		m.now.signal(syscall.SIGKILL)
+	}
+	m.mu.Unlock()
+	<-m.done
+}
+
+// spared are the points at which the program did not die.
+func (m *mortal) spared() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.left)
+}
+
+// gatewayThatDies and workerThatDies die at each of the points in turn.
+func (s *site) gatewayThatDies(points ...string) *mortal {
+	return newMortal(s.t, points, func(arms []string) *process { return s.gateway(nil, arms...) })
+}
+
+func (s *site) workerThatDies(points ...string) *mortal {
+	return newMortal(s.t, points, func(arms []string) *process { return s.worker(nil, arms...) })
+}
+
+// quiet waits until nothing but records and the objects that they name is left,
+// and says what is, if it does not come to that.
+func (s *site) quiet(litter bool) {
+	s.t.Helper()
+	var left error
+	for deadline := time.Now().Add(patience / 2); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) { // others tidy up
+		if left = errors.Join(s.leases(), s.messages(), s.slots(), s.objects(litter)); left == nil {
+			return
+		}
+	}
+	s.t.Errorf("after the end there is left:\n%v", left)
+}
+
+func (s *site) slots() error {
+	var errs []error
+	for holder, err := range s.stores.Ledger.Slots(s.t.Context()) {
+		errs = append(errs, err, fmt.Errorf("slot %d is held by %s", holder.Slot, holder.Task))
+	}
+	return errors.Join(errs...)
+}
+
+// leases looks for leases of works. The reconcilers' own comes and goes.
+func (s *site) leases() error {
+	stream, err := s.js.Stream(s.t.Context(), "KV_"+s.prefix+"leases")
+	if err != nil {
+		return err
+	}
+	info, err := stream.Info(s.t.Context(), jetstream.WithSubjectFilter("$KV."+s.prefix+"leases.work.>"))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for subject := range info.State.Subjects {
+		msg, err := stream.GetLastMsgForSubject(s.t.Context(), subject)
+		if err == nil && msg.Header.Get("KV-Operation") == "" {
+			errs = append(errs, fmt.Errorf("lease %s: %s", subject, msg.Data))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// messages looks for messages in the streams and at what their consumers wait
+// for. A pause's timer that is not due stays until it is.
+func (s *site) messages() error {
+	ctx := s.t.Context()
+	var errs []error
+	for name, filter := range map[string]string{"backlog": ">", "work": ">", "dead": ">", "timers": strings.TrimSuffix(s.prefix, "_") + ".timer.due.>"} {
+		stream, err := s.js.Stream(ctx, s.prefix+name)
+		if err != nil {
+			return err
+		}
+		info, err := stream.Info(ctx, jetstream.WithSubjectFilter(filter))
+		if err != nil {
+			return err
+		}
+		for subject := range info.State.Subjects {
+			errs = append(errs, fmt.Errorf("stream %s: %s", name, subject))
+		}
+		consumers := stream.ListConsumers(ctx)
+		for c := range consumers.Info() {
+			if c.NumAckPending > 0 || c.NumPending > 0 {
+				errs = append(errs, fmt.Errorf("stream %s, consumer %s: %d pending, %d not acknowledged", name, c.Name, c.NumPending, c.NumAckPending))
+			}
+		}
+		errs = append(errs, consumers.Err())
+	}
+	return errors.Join(errs...)
+}
+
+// objects compares what is stored with what the records name.
+func (s *site) objects(litter bool) error {
+	ctx := s.t.Context()
+	var errs []error
+	named := map[string]bool{}
+	for e, err := range s.stores.Ledger.Assets(ctx) {
+		if err != nil {
+			return err
+		}
+		named[e.Asset.Object.Key] = true
+		if e.Asset.State != render.AssetReady {
+			errs = append(errs, fmt.Errorf("asset %s is %s", e.Asset.ID, e.Asset.State))
+		}
+	}
+	for e, err := range s.stores.Ledger.Renders(ctx) {
+		if err != nil {
+			return err
+		}
+		rec := e.Record
+		if !rec.State.Terminal() {
+			errs = append(errs, fmt.Errorf("render %s is %s at %s", rec.ID, rec.State, rec.Step))
+		}
+		if rec.Output != nil {
+			named[rec.Output.Object.Key] = true
+		}
+		if rec.Preview != nil {
+			named[rec.Preview.Object.Key] = true
+		}
+	}
+	for info, err := range s.stores.Blobs.List(ctx, "") {
+		if err != nil {
+			return err
+		}
+		if !named[info.Key] && !litter {
+			errs = append(errs, fmt.Errorf("object %s of %s, which no record names", info.Key, info.Modified))
+		}
+		delete(named, info.Key)
+	}
+	for key := range named {
+		errs = append(errs, fmt.Errorf("object %s is gone", key))
+	}
+	return errors.Join(errs...)
+}
+
+// renders counts the records.
+func (s *site) renders() (list []*render.Record) {
+	s.t.Helper()
+	for e, err := range s.stores.Ledger.Renders(s.t.Context()) {
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		list = append(list, e.Record)
+	}
+	return list
+}
