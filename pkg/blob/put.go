@@ -17,6 +17,7 @@ import (
 	"github.com/minio/minio-go/v7"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/vidforge/vidforge/pkg/failpoint"
 	"github.com/vidforge/vidforge/pkg/render"
 )
 
@@ -270,6 +271,7 @@ func (u *upload) part(ctx context.Context, number int, data sized, sum [sha256.S
 	if err != nil {
 		return part, fmt.Errorf("part %d: %w", number, err)
 	}
+	failpoint.Hit(failpoint.PartStored)
 	return part, nil
 }
 

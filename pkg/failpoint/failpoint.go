@@ -19,6 +19,8 @@ type Point string
 
 // Points, in the order in which a render meets them.
 const (
+	// PartStored is after a part of a large upload, before it is an object.
+	PartStored Point = "upload.part-stored"
 	// UploadStored is after an upload's bytes, before the asset's record.
 	UploadStored Point = "upload.stored"
 	// UploadRecorded is after an asset's record, before its probe's message.
@@ -96,18 +98,24 @@ const (
 	// acknowledged.
 	TimerAdvanced Point = "timer.advanced"
 
-	// EndSlotFreed is after a finished render's slot was freed.
-	EndSlotFreed Point = "end.slot-freed"
 	// EndBroadcast is after workers were told that a render ended without a
 	// video.
 	EndBroadcast Point = "end.broadcast"
 	// EndRemoved is after a finished render's leftovers were removed.
 	EndRemoved Point = "end.removed"
+	// EndSlotFreed is after a finished render's slot was freed.
+	EndSlotFreed Point = "end.slot-freed"
 
 	// ReconcileLeased is after a process became the one that reconciles.
 	ReconcileLeased Point = "reconcile.leased"
 	// ReconcileAdvanced is after a render was looked after, before its slot is.
 	ReconcileAdvanced Point = "reconcile.advanced"
+
+	// SweepTurned is after the ledger's epoch was turned, before the bucket is
+	// marked with it.
+	SweepTurned Point = "sweep.turned"
+	// SweepMarked is after that, before older marks are removed.
+	SweepMarked Point = "sweep.marked"
 
 	// DeleteRecorded is after an asset's record was deleted, before its bytes.
 	DeleteRecorded Point = "delete.recorded"
@@ -122,6 +130,7 @@ func Names() []string {
 		Point
 		of []string
 	}{
+		{PartStored, nil},
 		{UploadStored, nil},
 		{UploadRecorded, nil},
 		{UploadPublished, nil},
@@ -155,11 +164,13 @@ func Names() []string {
 		{HandbackReleased, nil},
 		{PauseTimed, nil},
 		{TimerAdvanced, nil},
-		{EndSlotFreed, nil},
 		{EndBroadcast, nil},
 		{EndRemoved, nil},
+		{EndSlotFreed, nil},
 		{ReconcileLeased, nil},
 		{ReconcileAdvanced, nil},
+		{SweepTurned, nil},
+		{SweepMarked, nil},
 		{DeleteRecorded, nil},
 	} {
 		if p.of == nil {

@@ -124,14 +124,18 @@ func (f *Farm) unfinished(ctx context.Context, rec *render.Record, works []rende
 }
 
 func (f *Farm) settleEnd(ctx context.Context, rec *render.Record) error {
-	errs := []error{f.stores.Ledger.FreeSlot(ctx, rec.Tenant, rec.Slot, rec.ID)}
-	failpoint.Hit(failpoint.EndSlotFreed)
+	var errs []error
 	if rec.State != render.StateSucceeded {
 		errs = append(errs, f.stores.Jobs.Cancel(ctx, rec.ID))
 		failpoint.Hit(failpoint.EndBroadcast)
 	}
 	errs = append(errs, f.removeLeftovers(ctx, rec))
 	failpoint.Hit(failpoint.EndRemoved)
+	// The slot last: as long as it is taken, reconciliation finds the render.
+	// What a store refused just now is left to the sweep all the same, since
+	// the tenant wants the slot.
+	errs = append(errs, f.stores.Ledger.FreeSlot(ctx, rec.Tenant, rec.Slot, rec.ID))
+	failpoint.Hit(failpoint.EndSlotFreed)
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("settle the end of %s: %w", rec.ID, err)
 	}

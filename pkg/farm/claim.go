@@ -314,7 +314,9 @@ func (c *Claim) Complete(res *render.StageResult) (counts bool, err error) {
 		c.farm.log.WarnContext(ctx, "close the attempt", "render_id", c.Work.Owner(), "error", err)
 	}
 	c.hit(failpoint.CompleteClosed)
-	if err := c.finished(ctx); err != nil {
+	// Of a work that another did, the message may be another's by now: it may be
+	// acknowledged only when what follows was published.
+	if err := c.finished(ctx, !mine); err != nil {
 		return mine, err
 	}
 	c.hit(failpoint.CompleteAdvanced)
@@ -326,12 +328,12 @@ func (c *Claim) Complete(res *render.StageResult) (counts bool, err error) {
 	return mine, nil
 }
 
-// finished moves the render (or asset) on after a result.
-func (c *Claim) finished(ctx context.Context) error {
+// finished moves the render (or asset) on after a result; again as for advance.
+func (c *Claim) finished(ctx context.Context, again bool) error {
 	if c.Work.Stage == render.StageProbe {
 		return c.farm.advanceAsset(ctx, c.Work)
 	}
-	err := c.farm.advance(ctx, c.Work.Tenant, c.Work.Task, false)
+	err := c.farm.advance(ctx, c.Work.Tenant, c.Work.Task, again)
 	if render.CodeOf(err) == render.CodeRenderNotFound {
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/vidforge/vidforge/pkg/blob"
+	"github.com/vidforge/vidforge/pkg/failpoint"
 	"github.com/vidforge/vidforge/pkg/ledger"
 	"github.com/vidforge/vidforge/pkg/render"
 )
@@ -498,9 +499,11 @@ func (f *Farm) turnEpoch(ctx context.Context, o SweepOptions) (ledger.Epoch, err
 		if err != nil {
 			return epoch, fmt.Errorf("turn the epoch: %w", err)
 		}
+		failpoint.Hit(failpoint.SweepTurned)
 		if _, err := f.markEpoch(ctx, next); err != nil {
 			return epoch, err
 		}
+		failpoint.Hit(failpoint.SweepMarked)
 		if err := f.stores.Blobs.Delete(ctx, marks...); err != nil {
 			return epoch, fmt.Errorf("remove old marks: %w", err)
 		}

@@ -50,7 +50,7 @@ func buildAndRun(m *testing.M) (code int, err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(built.dir)) }()
 	clip := filepath.Join(built.dir, "clip.mp4")
 	for _, cmd := range [][]string{
-		{"go", "build", "-tags", "failpoint", "-o", built.dir + "/", "github.com/vidforge/vidforge/gateway/cmd/vidforge-gateway", "github.com/vidforge/vidforge/worker/cmd/vidforge-worker"},
+		{"go", "build", "-tags", "failpoint", "-ldflags=-s -w", "-o", built.dir + "/", "github.com/vidforge/vidforge/gateway/cmd/vidforge-gateway", "github.com/vidforge/vidforge/worker/cmd/vidforge-worker"},
 		{
 			"ffmpeg", "-v", "error", "-f", "lavfi", "-i", fmt.Sprintf("testsrc2=size=64x64:rate=%d:duration=1", clipFrames),
 			"-f", "lavfi", "-i", "sine=duration=1", "-c:v", "libx264", "-preset", "ultrafast", "-pix_fmt", "yuv420p", "-c:a", "aac", clip,

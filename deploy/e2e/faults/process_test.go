@@ -72,7 +72,8 @@ func (p *process) quit() {
 	select {
 	case <-p.done:
 	case <-time.After(patience):
-		p.t.Fatalf("%s does not stop", p.name)
+		p.t.Errorf("%s does not stop", p.name)
+		return
 	}
 	if state := p.cmd.ProcessState; !state.Success() {
 		p.t.Errorf("%s, asked to stop: %s", p.name, state)
@@ -86,7 +87,8 @@ func (p *process) stopped() (point string) {
 	deadline := time.Now().Add(patience)
 	for !strings.Contains(p.status(), "State:\tT") {
 		if time.Now().After(deadline) {
-			p.t.Fatalf("%s did not stop", p.name)
+			p.t.Errorf("%s did not stop", p.name)
+			return ""
 		}
 		time.Sleep(5 * time.Millisecond) // the kernel tells nobody but a parent that waits
 	}
@@ -96,7 +98,7 @@ func (p *process) stopped() (point string) {
 func (p *process) status() string {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	if err != nil {
-		p.t.Fatalf("%s: %v", p.name, err)
+		p.t.Errorf("%s: %v", p.name, err)
 	}
 	return string(b)
 }
@@ -124,7 +126,7 @@ func (p *process) await(what string, match func(string) bool) string {
 		select {
 		case <-p.done:
 		default:
-			p.t.Fatalf("%s: %s did not come", p.name, what)
+			p.t.Errorf("%s: %s did not come", p.name, what)
 		}
 	}
 	return line

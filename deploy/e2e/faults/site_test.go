@@ -3,6 +3,7 @@ package faults
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -14,7 +15,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/vidforge/vidforge/deploy/embedded/embeddedtest"
+	"github.com/vidforge/vidforge/deploy/e2e/servers"
+	"github.com/vidforge/vidforge/pkg/blob"
 	"github.com/vidforge/vidforge/pkg/farm"
 	"github.com/vidforge/vidforge/pkg/render"
 )
@@ -27,7 +29,7 @@ type site struct {
 	t      testing.TB
 	env    []string // what its programs are told
 	stores farm.Stores
-	farm   *farm.Farm // the test's own view; it does none of the work
+	farm   *farm.Farm // sweeps
 	js     jetstream.JetStream
 	prefix string
 
@@ -36,14 +38,10 @@ type site struct {
 	born int
 }
 
-func newSite(t testing.TB) *site {
+func newSite(t testing.TB, on *servers.Servers) *site {
 	t.Helper()
-	share := embeddedtest.Servers(t)
-	e := share.Endpoints
-	backends, err := farm.Dial(t.Context(), e, farm.DialOptions{Name: t.Name(), Tuning: tuning})
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := on.Endpoints()
+	stores := servers.Dial(t, e, farm.DialOptions{Tuning: tuning}).Stores
 	nc, err := nats.Connect(e.NATSURL)
 	if err != nil {
 		t.Fatal(err)
@@ -52,19 +50,18 @@ func newSite(t testing.TB) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		nc.Close()
-		if err := backends.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(nc.Close)
 	return &site{
-		t: t, stores: backends.Stores, farm: farm.New(backends.Stores, farm.Config{Tuning: tuning}), js: js,
+		t: t, stores: stores, js: js,
+		// Its clock is ahead: what is left over is old to it at once.
+		farm: farm.New(stores, farm.Config{
+			Tuning: tuning, OrphanAge: time.Second, Now: func() time.Time { return time.Now().Add(time.Minute) }, Logger: slog.New(slog.DiscardHandler),
+		}),
 		prefix: e.Prefix + "vidforge_", urls: map[*process]string{},
 		env: []string{
 			"VIDFORGE_NATS_URL=" + e.NATSURL, "VIDFORGE_REDIS_URL=" + e.RedisURL, "VIDFORGE_PREFIX=" + e.Prefix,
 			"VIDFORGE_S3_ENDPOINT=" + e.S3.Endpoint, "VIDFORGE_S3_BUCKET=" + e.S3.Bucket, "VIDFORGE_S3_PATH_STYLE=true",
-			"VIDFORGE_S3_ACCESS_KEY=" + e.S3.AccessKey, "VIDFORGE_S3_SECRET_KEY=" + e.S3.SecretKey,
+			"VIDFORGE_S3_REGION=" + e.S3.Region, "VIDFORGE_S3_ACCESS_KEY=" + e.S3.AccessKey, "VIDFORGE_S3_SECRET_KEY=" + e.S3.SecretKey,
 			"VIDFORGE_ACK_WAIT=" + tuning.AckWait.String(), "VIDFORGE_LEASE_TIME=" + tuning.LeaseTime.String(),
 			"VIDFORGE_RECONCILE_EVERY=" + tuning.ReconcileEvery.String(),
 		},
@@ -112,7 +109,7 @@ func (s *site) worker(env []string, points ...string) *process {
 	s.t.Helper()
 	name := s.name("worker")
 	p := launch(s.t, "vidforge-worker", name, points, slices.Concat(s.env, []string{
-		"VIDFORGE_ID=" + name, "VIDFORGE_SLOTS=1", "VIDFORGE_SCRATCH_DIR=" + s.t.TempDir(),
+		"VIDFORGE_ID=" + name, "VIDFORGE_SLOTS=1", "VIDFORGE_OPS_LISTEN=127.0.0.1:0", "VIDFORGE_SCRATCH_DIR=" + s.t.TempDir(),
 	}, env))
 	p.logged("worker takes work")
 	return p
@@ -204,17 +201,46 @@ func (s *site) workerThatDies(points ...string) *mortal {
 	return newMortal(s.t, points, func(arms []string) *process { return s.worker(nil, arms...) })
 }
 
+// left says what a story may leave behind.
+type left struct {
+	// litter are objects and uploads that only a sweep finds.
+	litter bool
+	// letter is one dead letter.
+	letter bool
+	// source is lost.
+	noSource bool
+}
+
 // quiet waits until nothing but records and the objects that they name is left,
-// and says what is, if it does not come to that.
-func (s *site) quiet(litter bool) {
+// sweeps what may be left, and says what is there all the same.
+func (s *site) quiet(may left) {
 	s.t.Helper()
-	var left error
+	s.settled(may)
+	if may.litter && s.objects(may) == nil {
+		s.t.Error("there is nothing to sweep")
+	}
+	if _, err := s.farm.Sweep(s.t.Context(), farm.SweepOptions{AllowMany: true}); err != nil {
+		s.t.Error(err)
+	}
+	if err := s.objects(may); err != nil {
+		s.t.Errorf("after the sweep there is left:\n%v", err)
+	}
+}
+
+// settled waits until nobody holds, waits for or does anything.
+func (s *site) settled(may left) {
+	s.t.Helper()
+	var found error
 	for deadline := time.Now().Add(patience / 2); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) { // others tidy up
-		if left = errors.Join(s.leases(), s.messages(), s.slots(), s.objects(litter)); left == nil {
+		found = errors.Join(s.leases(), s.messages(may), s.slots(), s.records())
+		if !may.litter {
+			found = errors.Join(found, s.objects(may))
+		}
+		if found == nil {
 			return
 		}
 	}
-	s.t.Errorf("after the end there is left:\n%v", left)
+	s.t.Errorf("after the end there is left:\n%v", found)
 }
 
 func (s *site) slots() error {
@@ -247,7 +273,7 @@ func (s *site) leases() error {
 
 // messages looks for messages in the streams and at what their consumers wait
 // for. A pause's timer that is not due stays until it is.
-func (s *site) messages() error {
+func (s *site) messages(may left) error {
 	ctx := s.t.Context()
 	var errs []error
 	for name, filter := range map[string]string{"backlog": ">", "work": ">", "dead": ">", "timers": strings.TrimSuffix(s.prefix, "_") + ".timer.due.>"} {
@@ -258,6 +284,9 @@ func (s *site) messages() error {
 		info, err := stream.Info(ctx, jetstream.WithSubjectFilter(filter))
 		if err != nil {
 			return err
+		}
+		if may.letter && name == "dead" && len(info.State.Subjects) == 1 {
+			continue
 		}
 		for subject := range info.State.Subjects {
 			errs = append(errs, fmt.Errorf("stream %s: %s", name, subject))
@@ -273,8 +302,27 @@ func (s *site) messages() error {
 	return errors.Join(errs...)
 }
 
+// records looks for renders and assets that are not what they are to become.
+func (s *site) records() error {
+	var errs []error
+	for e, err := range s.stores.Ledger.Assets(s.t.Context()) {
+		if err != nil {
+			return err
+		}
+		if e.Asset.State != render.AssetReady {
+			errs = append(errs, fmt.Errorf("asset %s is %s", e.Asset.ID, e.Asset.State))
+		}
+	}
+	for _, rec := range s.renders() {
+		if !rec.State.Terminal() {
+			errs = append(errs, fmt.Errorf("render %s is %s at %s", rec.ID, rec.State, rec.Step))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // objects compares what is stored with what the records name.
-func (s *site) objects(litter bool) error {
+func (s *site) objects(may left) error {
 	ctx := s.t.Context()
 	var errs []error
 	named := map[string]bool{}
@@ -282,19 +330,9 @@ func (s *site) objects(litter bool) error {
 		if err != nil {
 			return err
 		}
-		named[e.Asset.Object.Key] = true
-		if e.Asset.State != render.AssetReady {
-			errs = append(errs, fmt.Errorf("asset %s is %s", e.Asset.ID, e.Asset.State))
-		}
+		named[e.Asset.Object.Key] = !may.noSource
 	}
-	for e, err := range s.stores.Ledger.Renders(ctx) {
-		if err != nil {
-			return err
-		}
-		rec := e.Record
-		if !rec.State.Terminal() {
-			errs = append(errs, fmt.Errorf("render %s is %s at %s", rec.ID, rec.State, rec.Step))
-		}
+	for _, rec := range s.renders() {
 		if rec.Output != nil {
 			named[rec.Output.Object.Key] = true
 		}
@@ -306,18 +344,26 @@ func (s *site) objects(litter bool) error {
 		if err != nil {
 			return err
 		}
-		if !named[info.Key] && !litter {
+		if _, ok := named[info.Key]; !ok && !strings.HasPrefix(info.Key, blob.EpochPrefix) {
 			errs = append(errs, fmt.Errorf("object %s of %s, which no record names", info.Key, info.Modified))
 		}
 		delete(named, info.Key)
 	}
-	for key := range named {
-		errs = append(errs, fmt.Errorf("object %s is gone", key))
+	for key, there := range named {
+		if there {
+			errs = append(errs, fmt.Errorf("object %s is gone", key))
+		}
+	}
+	for u, err := range s.stores.Blobs.ListUnfinished(ctx, "") {
+		if err != nil {
+			return err
+		}
+		errs = append(errs, fmt.Errorf("unfinished upload of %s", u.Key))
 	}
 	return errors.Join(errs...)
 }
 
-// renders counts the records.
+// renders are the records of all renders.
 func (s *site) renders() (list []*render.Record) {
 	s.t.Helper()
 	for e, err := range s.stores.Ledger.Renders(s.t.Context()) {
