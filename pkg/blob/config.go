@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 )
 
@@ -19,13 +21,21 @@ type Config struct {
 	// presigned URLs are signed for it, since the host is part of the
 	// signature. Defaults to Endpoint.
 	PublicEndpoint string
-	// Region that requests are signed for. Defaults to "us-east-1".
+	// Region that requests are signed for; "auto" for stores that have none.
+	// Defaults to "us-east-1".
 	Region string
 	// Bucket holds every object. Required.
 	Bucket string
-	// AccessKey and SecretKey sign requests. Both empty: the AWS_* variables,
-	// else the role of the machine or pod.
-	AccessKey, SecretKey string
+	// AccessKey and SecretKey sign requests; temporary ones come with a
+	// SessionToken.
+	AccessKey, SecretKey, SessionToken string
+	// CredentialsFile holds keys in the format of the AWS SDKs (profile
+	// AWS_PROFILE or "default"), and is read again when it changes. Neither this
+	// nor AccessKey: what the AWS SDKs would use, see docs/storage.md.
+	CredentialsFile string
+	// CAFile holds the authorities in PEM that the store's certificate may come
+	// from, instead of the system's. It is read again for each connection.
+	CAFile string
 	// PathStyle puts the bucket into the path rather than into the host name.
 	PathStyle bool
 	// CreateBucket lets Open make the bucket if it is not there.
@@ -84,12 +94,26 @@ func (c Config) validate() error {
 		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.User != nil || (u.Path != "" && u.Path != "/") || u.RawQuery != "" {
 			return fmt.Errorf("blob: %s must be http://host[:port] or https://host[:port]", e.name)
 		}
+		if c.PathStyle {
+			continue
+		}
+		// The bucket becomes a part of the host name.
+		if host := u.Hostname(); net.ParseIP(host) != nil {
+			return fmt.Errorf("blob: %s is an address, so PathStyle (the setting s3-path-style) must be set: no bucket's name can stand before it", e.name)
+		}
+		if u.Scheme == "https" && strings.Contains(c.Bucket, ".") {
+			return errors.New("blob: PathStyle (the setting s3-path-style) must be set for a bucket with dots in its name: no certificate covers it as a host")
+		}
 	}
 	switch {
 	case c.Bucket == "":
 		return errors.New("blob: Bucket is required")
 	case (c.AccessKey == "") != (c.SecretKey == ""):
 		return errors.New("blob: AccessKey and SecretKey go together")
+	case c.SessionToken != "" && c.AccessKey == "":
+		return errors.New("blob: SessionToken belongs to an AccessKey")
+	case c.CredentialsFile != "" && c.AccessKey != "":
+		return errors.New("blob: AccessKey and CredentialsFile exclude each other")
 	case c.PartSize < minPartSize || c.PartSize > maxPartSize:
 		return fmt.Errorf("blob: PartSize must be %d to %d bytes", int64(minPartSize), int64(maxPartSize))
 	case c.Parallel < 0:

@@ -22,6 +22,7 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
 
+	"github.com/vidforge/vidforge/pkg/internal/tlsfiles"
 	"github.com/vidforge/vidforge/pkg/render"
 )
 
@@ -34,6 +35,7 @@ import (
 // told from a taken key by a random mark in the object's metadata.
 type S3 struct {
 	cfg    Config
+	creds  *credentials.Credentials
 	core   *minio.Core
 	public *minio.Client
 	// transport is this store's own, nil if the caller gave one.
@@ -50,12 +52,14 @@ func Open(ctx context.Context, cfg Config) (*S3, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	s := &S3{cfg: cfg}
+	s := &S3{cfg: cfg, creds: cfg.credentials()}
+	var err error
 	if s.cfg.Transport == nil {
-		s.transport = newTransport()
+		if s.transport, err = newTransport(cfg.CAFile); err != nil {
+			return nil, err
+		}
 		s.cfg.Transport = otelhttp.NewTransport(s.transport)
 	}
-	var err error
 	if s.core, err = s.client(cfg.Endpoint); err != nil {
 		return nil, err
 	}
@@ -73,16 +77,31 @@ func Open(ctx context.Context, cfg Config) (*S3, error) {
 	return s, nil
 }
 
-func newTransport() *http.Transport {
-	return &http.Transport{
+func newTransport(caFile string) (*http.Transport, error) {
+	dialer := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}
+	t := &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
-		DialContext:         (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+		DialContext:         dialer.DialContext,
 		TLSHandshakeTimeout: 10 * time.Second,
 		MaxIdleConns:        256,
 		MaxIdleConnsPerHost: 64,
 		IdleConnTimeout:     time.Minute,
 		DisableCompression:  true, // lengths and hashes are those of the stored bytes
 	}
+	if caFile == "" {
+		return t, nil
+	}
+	files := tlsfiles.Files{CA: caFile}
+	var err error
+	if t.TLSClientConfig, err = files.Config(); err != nil { // for what goes through a proxy
+		return nil, fmt.Errorf("blob: CAFile: %w", err)
+	}
+	t.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, t.TLSHandshakeTimeout)
+		defer cancel()
+		return files.Dial(ctx, dialer, network, addr)
+	}
+	return t, nil
 }
 
 func (s *S3) client(endpoint string) (*minio.Core, error) {
@@ -94,12 +113,8 @@ func (s *S3) client(endpoint string) (*minio.Core, error) {
 	if s.cfg.PathStyle {
 		lookup = minio.BucketLookupPath
 	}
-	creds := credentials.NewStaticV4(s.cfg.AccessKey, s.cfg.SecretKey, "")
-	if s.cfg.AccessKey == "" {
-		creds = credentials.NewChainCredentials([]credentials.Provider{&credentials.EnvAWS{}, &credentials.IAM{}})
-	}
 	c, err := minio.NewCore(u.Host, &minio.Options{
-		Creds:        creds,
+		Creds:        s.creds,
 		Secure:       u.Scheme == "https",
 		Region:       s.cfg.Region, // given, so that it is never looked up
 		BucketLookup: lookup,
@@ -368,5 +383,13 @@ func (s *S3) presign(ctx context.Context, method, key string, ttl time.Duration,
 	if err != nil {
 		return "", time.Time{}, fmt.Errorf("blob: presign %s: date of signature: %w", key, err)
 	}
-	return u.String(), signed.Add(ttl.Truncate(time.Second)), nil
+	expires := signed.Add(ttl.Truncate(time.Second))
+	creds, err := s.creds.GetWithContext(s.public.CredContext())
+	if err != nil {
+		return "", time.Time{}, fmt.Errorf("blob: presign %s: %w", key, err)
+	}
+	if end := creds.Expiration; !end.IsZero() && end.Before(expires) {
+		expires = end // a signature dies with what it was made with
+	}
+	return u.String(), expires, nil
 }

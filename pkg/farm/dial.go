@@ -20,12 +20,16 @@ import (
 // Endpoints are where the four stores of a farm are reached. They hold
 // credentials.
 type Endpoints struct {
-	// NATSURL is one URL or several with commas between them. Credentials may
-	// be part of a URL.
+	// NATSURL is one URL or several with commas between them, nats:// or tls://.
+	// Credentials may be part of a URL.
 	NATSURL string
+	// NATS says how to authenticate there.
+	NATS NATSAccess
 	// RedisURL is redis://[user:password@]host:port[/db], or rediss:// for TLS;
-	// see progress.Connect for clusters and Sentinel.
+	// see progress.Endpoint for clusters and Sentinel.
 	RedisURL string
+	// Redis says how to authenticate there.
+	Redis progress.Access
 	// S3 is the object store.
 	S3 blob.Config
 	// Prefix begins every name in NATS and Redis, so that several farms can
@@ -112,7 +116,7 @@ func Dial(ctx context.Context, e Endpoints, o DialOptions) (_ *Backends, err err
 			err = errors.Join(err, b.Close())
 		}
 	}()
-	if b.nats, err = dialNATS(ctx, e.NATSURL, o.Name, o.Logger, wait); err != nil {
+	if b.nats, err = dialNATS(ctx, e, o.Name, o.Logger, wait); err != nil {
 		return nil, err
 	}
 	err = wait.during(ctx, "JetStream", b.nats.LastError, func() (err error) {
@@ -127,7 +131,7 @@ func Dial(ctx context.Context, e Endpoints, o DialOptions) (_ *Backends, err err
 	if err != nil {
 		return nil, err
 	}
-	client, err := progress.Connect(e.RedisURL)
+	client, err := progress.Endpoint{URL: e.RedisURL, Access: e.Redis}.Connect()
 	if err != nil {
 		return nil, fmt.Errorf("farm: %w", err)
 	}
@@ -140,44 +144,6 @@ func Dial(ctx context.Context, e Endpoints, o DialOptions) (_ *Backends, err err
 	}
 	b.Blobs = b.blobs
 	return b, nil
-}
-
-func dialNATS(ctx context.Context, url, name string, log *slog.Logger, wait waitLog) (*nats.Conn, error) {
-	connected := make(chan struct{}, 1)
-	nc, err := nats.Connect(url,
-		nats.Name(name),
-		nats.Timeout(5*time.Second),
-		nats.MaxReconnects(-1),
-		nats.RetryOnFailedConnect(true),
-		nats.IgnoreAuthErrorAbort(), // credentials may be changed under a running farm
-		nats.ReconnectWait(250*time.Millisecond),
-		nats.ReconnectJitter(250*time.Millisecond, time.Second),
-		nats.PingInterval(20*time.Second),
-		nats.ConnectHandler(func(*nats.Conn) { connected <- struct{}{} }), // once
-		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
-			if err != nil {
-				log.Warn("nats connection lost", "error", err)
-			}
-		}),
-		nats.ReconnectHandler(func(nc *nats.Conn) { log.Info("nats connected again", "server", nc.ConnectedServerName()) }),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { log.Warn("nats error", "error", err) }),
-	)
-	if err != nil {
-		return nil, fmt.Errorf("farm: connect to NATS: %w", err)
-	}
-	err = wait.during(ctx, "NATS", nc.LastError, func() error {
-		select {
-		case <-connected:
-			return nil
-		case <-ctx.Done():
-			return fmt.Errorf("farm: connect to NATS: %w", errors.Join(ctx.Err(), nc.LastError()))
-		}
-	})
-	if err != nil {
-		nc.Close()
-		return nil, err
-	}
-	return nc, nil
 }
 
 // Close closes the connections. Whoever uses the stores has ended before.

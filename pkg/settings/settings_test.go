@@ -100,3 +100,23 @@ func TestUnknownVariables(t *testing.T) {
 		t.Fatalf("%v, %v", got, err)
 	}
 }
+
+// A secret that may be changed under a running program has a flag for its file,
+// which then is what the variable with _FILE sets: the value is not read here.
+func TestFilesOfSecretsArePassedOn(t *testing.T) {
+	t.Parallel()
+	e, fs, err := loadWith(nil, map[string]string{
+		"VIDFORGE_NATS_USER": "worker", "VIDFORGE_NATS_PASSWORD_FILE": "/run/nats", "VIDFORGE_REDIS_PASSWORD": "r3dis",
+		"VIDFORGE_S3_SESSION_TOKEN": "t0ken", "VIDFORGE_NATS_TOKEN": "t0ken",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e.NATS.PasswordFile != "/run/nats" || e.NATS.Password != "" || e.Redis.Password != "r3dis" || e.S3.SessionToken != "t0ken" {
+		t.Errorf("%+v", e)
+	}
+	shown := Print(fs)
+	if strings.Contains(shown, "r3dis") || strings.Contains(shown, "t0ken") || !strings.Contains(shown, "nats-password-file: /run/nats") {
+		t.Errorf("printed:\n%s", shown)
+	}
+}
