@@ -19,7 +19,7 @@ TESTFLAGS ?=
 # What the programs need on a Debian host.
 PACKAGES = ffmpeg fonts-dejavu-core fonts-droid-fallback
 # What the tests need beside.
-TEST_PACKAGES = redis-server
+TEST_PACKAGES = redis-server chromium
 
 .PHONY: help
 help: ## List the targets
@@ -45,8 +45,8 @@ build: ## Build the programs into bin/
 	go build -o bin/ ./gateway/cmd/... ./worker/cmd/... ./deploy/vidforge/...
 
 .PHONY: demo
-demo: ## Render a video through MCP; FILE=video renders that one
-	@deploy/demo.sh $(FILE)
+demo: ## Render a video through MCP; FILE=video renders that one, FORMAT=webm or mov to another format
+	@FORMAT=$(FORMAT) deploy/demo.sh $(FILE)
 
 # Whole-system tests read other modules' files, which go's test cache does not
 # see.

@@ -2,9 +2,10 @@
 # Usage: demo.sh [FILE]
 # Renders FILE, or a made-up ten seconds of picture and sound, to 1080p with a
 # text watermark, through MCP on a farm of its own. Leaves the video and the
-# watermark's preview in out/.
+# watermark's preview in out/. FORMAT is mp4 (the default), webm or mov.
 set -euo pipefail
 here=$PWD
+format=${FORMAT:-mp4}
 cd "$(dirname "$0")/.."
 
 phase() {
@@ -32,13 +33,13 @@ else
 	phase 'made-up source' make_source "$source"
 fi
 phase 'render through MCP' bin/vidforge render "$source" \
-	--to mp4 --resolution 1080p --watermark-text 'made with vidforge' --position bottom_right \
-	--approve --preview-out out/demo-preview.png --force -o out/demo.mp4
+	--to "$format" --resolution 1080p --watermark-text 'made with vidforge' --position bottom_right \
+	--approve --preview-out out/demo-preview.png --force -o "out/demo.$format"
 
 echo
 ffprobe -v error -of default=noprint_wrappers=1 \
-	-show_entries 'format=format_name,duration,size:stream=codec_type,codec_name,width,height,r_frame_rate,nb_frames,channels' out/demo.mp4
+	-show_entries 'format=format_name,duration,size:stream=codec_type,codec_name,width,height,r_frame_rate,nb_frames,channels' "out/demo.$format"
 echo
-echo "video:   $PWD/out/demo.mp4"
+echo "video:   $PWD/out/demo.$format"
 echo "preview: $PWD/out/demo-preview.png"
 awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN { printf "total:   %.1f s\n", b - a }'
