@@ -55,7 +55,7 @@ func newServer(c Config, f facade, secret []byte, bound string) (*server, error)
 		}
 	}
 	httpapi.Register(s.mux, httpapi.Config{
-		Farm: f, Contract: s.contract, Auth: a, Stall: c.StallTimeout, CSRFKey: secret, Logger: c.Logger,
+		Farm: f, Contract: s.contract, Auth: a, BasePath: public.Path, Stall: c.StallTimeout, CSRFKey: secret, Logger: c.Logger,
 	})
 	s.mux.Handle("/mcp", a.Middleware(a.ScopeGate(contract.RequestScopes,
 		func(need []string) error { return contract.InsufficientScope(need, s.contract.Endpoint()) }, s.mcp())))

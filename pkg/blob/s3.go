@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"mime"
 	"net"
 	"net/http"
 	"net/url"
@@ -22,6 +21,7 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
 
+	"github.com/vidforge/vidforge/pkg/filename"
 	"github.com/vidforge/vidforge/pkg/internal/tlsfiles"
 	"github.com/vidforge/vidforge/pkg/render"
 )
@@ -352,7 +352,7 @@ func (s *S3) PresignGet(ctx context.Context, o render.Object, p PresignOptions) 
 		query.Set("response-content-type", p.ContentType)
 	}
 	if p.Filename != "" {
-		query.Set("response-content-disposition", mime.FormatMediaType("attachment", map[string]string{"filename": p.Filename}))
+		query.Set("response-content-disposition", filename.Disposition("attachment", p.Filename))
 	}
 	return s.presign(ctx, http.MethodGet, o.Key, p.TTL, query, nil)
 }

@@ -1,23 +1,22 @@
 package farm
 
 import (
+	"cmp"
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/vidforge/vidforge/pkg/blob"
 	"github.com/vidforge/vidforge/pkg/failpoint"
+	"github.com/vidforge/vidforge/pkg/filename"
 	"github.com/vidforge/vidforge/pkg/jobs"
 	"github.com/vidforge/vidforge/pkg/ledger"
 	"github.com/vidforge/vidforge/pkg/render"
 )
-
-// maxAssetName is the longest name of an asset in bytes.
-const maxAssetName = 255
 
 // Upload streams a file into the store as it arrives, then has it probed. It
 // waits up to Config.ProbeWait for that; an asset that is returned in state
@@ -31,7 +30,7 @@ func (f *Farm) Upload(ctx context.Context, tenant render.Tenant, u Upload) (*ren
 		return nil, render.InvalidField("body", "", "The upload is empty; send the file's bytes as the request body.")
 	}
 	if u.Size > f.cfg.MaxAssetBytes {
-		return nil, f.tooLarge()
+		return nil, f.uploadTooLarge()
 	}
 	id := render.NewAssetID()
 	// What has no record is swept when it is old: the upload ends before that.
@@ -42,7 +41,7 @@ func (f *Farm) Upload(ctx context.Context, tenant render.Tenant, u Upload) (*ren
 	})
 	switch {
 	case errors.Is(err, blob.ErrTooLarge):
-		return nil, f.tooLarge()
+		return nil, f.uploadTooLarge()
 	case errors.Is(err, blob.ErrMismatch):
 		return nil, render.InvalidField("body", "", "The body does not have the announced length or SHA-256; the upload was cut off or changed on its way. Upload it again.").WithCause(err)
 	case errors.Is(err, blob.ErrBody), err != nil && ctx.Err() != nil:
@@ -74,38 +73,24 @@ func (f *Farm) Upload(ctx context.Context, tenant render.Tenant, u Upload) (*ren
 	return f.awaitProbe(ctx, entry.Asset), nil
 }
 
-func (f *Farm) tooLarge() *render.Error {
-	e := render.Errorf(render.CodeSourceTooLarge, render.BlameCaller, "The upload exceeds this farm's limit of %d bytes; upload a smaller file.", f.cfg.MaxAssetBytes)
-	e.Details = &render.Details{Field: "body", Reason: fmt.Sprintf("more than %d bytes", f.cfg.MaxAssetBytes)}
+func (f *Farm) uploadTooLarge() *render.Error {
+	return tooLarge("body", f.cfg.MaxAssetBytes, "upload a smaller file")
+}
+
+// tooLarge names the field and the limit.
+func tooLarge(field string, limit int64, wayOut string) *render.Error {
+	e := render.Errorf(render.CodeSourceTooLarge, render.BlameCaller, "The file exceeds the limit of %d bytes; %s.", limit, wayOut)
+	e.Details = &render.Details{Field: field, Reason: fmt.Sprintf("more than %d bytes", limit), Extra: map[string]any{"limit_bytes": limit}}
 	return e
 }
 
 // assetName keeps names in any script and drops what no name should hold.
 func assetName(name string) (string, error) {
-	if !utf8.ValidString(name) {
-		return "", render.InvalidField("name", "", "name is not valid UTF-8.")
+	clean, err := filename.Clean(name)
+	if err != nil {
+		return "", render.InvalidField("name", "", fmt.Sprintf("name cannot be taken: %s; send another one, or leave it out.", err))
 	}
-	name = strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || reorders(r) {
-			return -1
-		}
-		return r
-	}, name)
-	name = strings.TrimSpace(name)
-	switch {
-	case name == "":
-		return "upload", nil
-	case len(name) > maxAssetName:
-		return "", render.InvalidField("name", "", fmt.Sprintf("name is longer than %d bytes; shorten it.", maxAssetName))
-	}
-	return name, nil
-}
-
-// reorders reports whether a character turns the text around it: a name such as
-// "film\u202e4pm.exe" would be shown as another one. Marks that only belong to a
-// script's spelling stay.
-func reorders(r rune) bool {
-	return r >= '\u202a' && r <= '\u202e' || r >= '\u2066' && r <= '\u2069'
+	return cmp.Or(clean, "upload"), nil
 }
 
 func (f *Farm) removeOrphan(ctx context.Context, key string) {
@@ -127,7 +112,8 @@ func (f *Farm) enqueueProbe(ctx context.Context, a *render.Asset, trace render.T
 	return nil
 }
 
-// awaitProbe looks at the asset until it is ready or the wait is over.
+// awaitProbe looks at the asset until it is ready, or until the wait or ctx is
+// over.
 func (f *Farm) awaitProbe(ctx context.Context, a *render.Asset) *render.Asset {
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.ProbeWait)
 	defer cancel()
@@ -183,73 +169,180 @@ func (f *Farm) advanceAsset(ctx context.Context, w render.Work) error {
 	}
 }
 
+// assetEntry reads an asset. ledger.ErrNotFound also for one that has expired:
+// the ledger forgets it a moment later.
+func (f *Farm) assetEntry(ctx context.Context, tenant render.Tenant, id render.AssetID) (ledger.AssetEntry, error) {
+	entry, err := f.stores.Ledger.GetAsset(ctx, tenant, id)
+	if err == nil && !f.now().Before(entry.Asset.Expires) {
+		err = fmt.Errorf("asset %s has expired: %w", id, ledger.ErrNotFound)
+	}
+	return entry, err //nolint:wrapcheck // the ledger's own, classified by the caller
+}
+
+// assetError is what a client is told when an asset cannot be read:
+// source_not_found for unknown, foreign and expired ones alike.
+func assetError(field string, id render.AssetID, err error) *render.Error {
+	if errors.Is(err, ledger.ErrNotFound) {
+		return render.SourceNotFound(field, id.URI())
+	}
+	return unavailable("read the asset", err)
+}
+
 // Asset returns what is known of an asset: source_not_found for unknown and
 // foreign ids alike.
 func (f *Farm) Asset(ctx context.Context, tenant render.Tenant, id render.AssetID) (*render.Asset, error) {
-	entry, err := f.stores.Ledger.GetAsset(ctx, tenant, id)
-	if errors.Is(err, ledger.ErrNotFound) {
-		return nil, render.SourceNotFound("asset_uri", id.URI())
-	}
+	entry, err := f.assetEntry(ctx, tenant, id)
 	if err != nil {
-		return nil, unavailable("read the asset", err)
+		return nil, assetError("asset_uri", id, err)
 	}
 	return entry.Asset, nil
 }
 
-// Assets lists a tenant's assets, up to limit (1 to 1000) after the cursor.
+// MaxAssetPage is the most assets of one page.
+const MaxAssetPage = 1000
+
+// Assets lists a tenant's assets in order of id, up to limit (1 to MaxAssetPage)
+// after the cursor, which is "" or what an earlier page of the same tenant
+// returned. What comes or goes between two pages is or is not among them; every
+// other asset is, once. next is "" after the last page.
 func (f *Farm) Assets(ctx context.Context, tenant render.Tenant, cursor string, limit int) (page []*render.Asset, next string, err error) {
+	if limit < 1 || limit > MaxAssetPage {
+		return nil, "", render.InvalidField("limit", "", fmt.Sprintf("limit must be a number from 1 to %d.", MaxAssetPage))
+	}
+	secret, err := f.stores.Ledger.Secret(ctx, "cursor")
+	if err != nil {
+		return nil, "", unavailable("read the secret of cursors", err)
+	}
 	after := render.AssetID("")
 	if cursor != "" {
-		id, ok := render.ParseAssetID(cursor)
-		if !ok {
-			return nil, "", render.InvalidField("cursor", "", "cursor is not one that a listing returned; leave it out to start from the beginning.")
+		var ok bool
+		if after, ok = readCursor(secret, tenant, cursor); !ok {
+			return nil, "", render.InvalidField("cursor", "", "cursor is not one that a listing of yours returned; leave it out to start from the beginning.")
 		}
-		after = id
 	}
-	if limit < 1 || limit > 1000 {
-		return nil, "", render.InvalidField("limit", "", "limit must be from 1 to 1000.")
-	}
-	page, last, err := f.stores.Ledger.ListAssets(ctx, tenant, after, limit)
+	all, last, err := f.stores.Ledger.ListAssets(ctx, tenant, after, limit)
 	if err != nil {
 		return nil, "", unavailable("list assets", err)
 	}
-	return page, string(last), nil
+	now := f.now()
+	for _, a := range all {
+		if now.Before(a.Expires) {
+			page = append(page, a)
+		}
+	}
+	if last != "" {
+		next = makeCursor(secret, tenant, last)
+	}
+	return page, next, nil
+}
+
+// A cursor is where a page ended, with a MAC that binds it to its tenant.
+const cursorMAC = 12 // bytes
+
+func makeCursor(secret []byte, tenant render.Tenant, at render.AssetID) string {
+	mac := hmac.New(sha256.New, secret)
+	mac.Write([]byte(tenant.Key() + string(at)))
+	return base64.RawURLEncoding.EncodeToString(append(mac.Sum(nil)[:cursorMAC], at...))
+}
+
+func readCursor(secret []byte, tenant render.Tenant, cursor string) (render.AssetID, bool) {
+	b, err := base64.RawURLEncoding.DecodeString(cursor)
+	if err != nil || len(b) < cursorMAC {
+		return "", false
+	}
+	at, ok := render.ParseAssetID(string(b[cursorMAC:]))
+	return at, ok && hmac.Equal([]byte(cursor), []byte(makeCursor(secret, tenant, at)))
 }
 
 // ErrInUse is the cause when an asset cannot be deleted because a render that
 // is not finished uses it.
 var ErrInUse = errors.New("farm: the asset is in use")
 
-// DeleteAsset removes an asset and its bytes. While a render uses it, the error
-// is asset_not_ready with ErrInUse as its cause (409 on the HTTP API).
+// DeleteAsset removes an asset and its bytes. While a render that is not
+// finished uses it, as its source or its watermark, the error is asset_not_ready
+// with ErrInUse as its cause (409 on the HTTP API). A deletion and a submit that
+// meet may both succeed: then the asset is gone and its bytes stay until the
+// render's end. What is deleted already is not found.
 func (f *Farm) DeleteAsset(ctx context.Context, tenant render.Tenant, id render.AssetID) error {
-	entry, err := f.stores.Ledger.GetAsset(ctx, tenant, id)
-	if errors.Is(err, ledger.ErrNotFound) {
-		return render.SourceNotFound("asset_id", id.URI())
+	ctx, cancel := detached(ctx)
+	defer cancel()
+	for {
+		entry, err := f.assetEntry(ctx, tenant, id)
+		if err != nil {
+			return assetError("asset_id", id, err)
+		}
+		using, err := f.user(ctx, tenant.Key(), id)
+		if err != nil {
+			return err
+		}
+		if using != "" {
+			return inUse(id, using)
+		}
+		err = f.stores.Ledger.DeleteAsset(ctx, entry)
+		if errors.Is(err, ledger.ErrConflict) && ctx.Err() == nil {
+			continue
+		}
+		if err != nil {
+			return unavailable("delete the asset's record", err)
+		}
+		// A render that was accepted in between keeps its bytes: see Submit.
+		if using, err = f.user(ctx, tenant.Key(), id); err != nil || using != "" {
+			f.log.InfoContext(ctx, "a deleted asset's bytes stay for now", "asset", id, "render_id", using, "error", err)
+			return nil //nolint:nilerr // the asset is deleted; its bytes are swept
+		}
+		f.removeOrphan(ctx, entry.Asset.Object.Key)
+		return nil
 	}
-	if err != nil {
-		return unavailable("read the asset", err)
+}
+
+func inUse(id render.AssetID, using render.ID) *render.Error {
+	e := render.Errorf(render.CodeAssetNotReady, render.BlameCaller, "A render that is not finished uses this asset; wait for it or cancel it first.")
+	e.Details = &render.Details{Field: "asset_id", Value: id.URI(), Reason: "in use", Extra: map[string]any{"render_id": string(using)}}
+	e.RetryAfter = 30 * time.Second
+	return e.WithCause(ErrInUse)
+}
+
+// holdTime is how long an asset is kept at least after a render began to use it,
+// and while the render is under way.
+func (f *Farm) holdTime() time.Duration {
+	return max(30*time.Minute, min(24*time.Hour, f.cfg.AssetRetention))
+}
+
+// hold puts an asset's expiry off if it is near. ledger.ErrNotFound when it is
+// too late.
+func (f *Farm) hold(ctx context.Context, tenant render.Tenant, id render.AssetID) error {
+	for {
+		entry, err := f.assetEntry(ctx, tenant, id)
+		if err != nil {
+			return err
+		}
+		now := f.now()
+		if entry.Asset.Expires.Sub(now) >= f.holdTime()/2 {
+			return nil
+		}
+		held := *entry.Asset
+		held.Expires = now.Add(f.holdTime())
+		_, err = f.stores.Ledger.UpdateAsset(ctx, entry, &held)
+		if errors.Is(err, ledger.ErrConflict) && ctx.Err() == nil {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("hold asset %s: %w", id, err)
+		}
+		return nil
 	}
-	using, err := f.user(ctx, tenant.Key(), id)
-	if err != nil {
-		return err
+}
+
+// holdInputs puts off the expiry of what a render uses.
+func (f *Farm) holdInputs(ctx context.Context, rec *render.Record) error {
+	ids := []render.AssetID{rec.Source.Asset}
+	if rec.Logo != nil {
+		ids = append(ids, rec.Logo.Asset)
 	}
-	if using != "" {
-		e := render.Errorf(render.CodeAssetNotReady, render.BlameCaller, "A render that is not finished uses this asset; wait for it or cancel it first.")
-		e.Details = &render.Details{Field: "asset_id", Value: id.URI(), Reason: "in use", Extra: map[string]any{"render_id": string(using)}}
-		e.RetryAfter = 30 * time.Second
-		return e.WithCause(ErrInUse)
-	}
-	if err := f.stores.Ledger.DeleteAsset(ctx, entry); err != nil {
-		return unavailable("delete the asset's record", err)
-	}
-	failpoint.Hit(failpoint.DeleteRecorded)
-	// A render may have been accepted in between; then its bytes stay.
-	if using, err = f.user(ctx, tenant.Key(), id); err != nil || using != "" {
-		return err
-	}
-	if err := f.stores.Blobs.Delete(ctx, entry.Asset.Object.Key); err != nil {
-		f.log.WarnContext(ctx, "delete the asset's bytes", "asset", id, "error", err)
+	for _, id := range ids {
+		if err := f.hold(ctx, rec.Tenant, id); err != nil && !errors.Is(err, ledger.ErrNotFound) {
+			return err
+		}
 	}
 	return nil
 }

@@ -34,9 +34,15 @@ type Config struct {
 	MaxConcurrent int
 	// MaxAssetBytes of one upload. Defaults to 16 GiB.
 	MaxAssetBytes int64
-	// AssetRetention is how long an asset is kept after its upload. Defaults
-	// to 7 days.
+	// AssetRetention is how long an asset is kept after its upload, and longer
+	// while an unfinished render uses it. Defaults to 7 days.
 	AssetRetention time.Duration
+	// PresignTTL is how long a presigned upload may begin, 1 second to 7 days.
+	// Defaults to 1 h.
+	PresignTTL time.Duration
+	// MaxPresignBytes of one presigned upload, which is a single request of at
+	// most 5 GiB in S3. Defaults to 5 GiB.
+	MaxPresignBytes int64
 	// OrphanAge is how old an object must be before a sweep may take it for an
 	// orphan. An upload may last half as long. Defaults to 24 h.
 	OrphanAge time.Duration
@@ -138,6 +144,8 @@ func New(s Stores, c Config) *Farm {
 	c.MaxConcurrent = cmp.Or(c.MaxConcurrent, 16)
 	c.MaxAssetBytes = cmp.Or(c.MaxAssetBytes, 16<<30)
 	c.AssetRetention = cmp.Or(c.AssetRetention, 7*24*time.Hour)
+	c.PresignTTL = cmp.Or(c.PresignTTL, time.Hour)
+	c.MaxPresignBytes = cmp.Or(c.MaxPresignBytes, 5<<30)
 	c.OrphanAge = cmp.Or(c.OrphanAge, 24*time.Hour)
 	c.SweepEvery = cmp.Or(c.SweepEvery, time.Hour)
 	c.Tuning.ReconcileEvery = cmp.Or(c.Tuning.ReconcileEvery, 15*time.Second)

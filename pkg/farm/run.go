@@ -134,7 +134,7 @@ func (f *Farm) reconcileAsLeader(ctx context.Context, pass func(context.Context)
 
 // Reconcile looks once at everything that is not finished: it moves on what has
 // its results, publishes what may not have been published, times out what is
-// overdue, and frees slots that nobody uses. It is safe at any time, also twice
+// overdue, keeps its assets from expiring, and frees slots that nobody uses. It is safe at any time, also twice
 // at once.
 func (f *Farm) Reconcile(ctx context.Context) error {
 	for entry, err := range f.stores.Ledger.Renders(ctx) {
@@ -145,7 +145,7 @@ func (f *Farm) Reconcile(ctx context.Context) error {
 		if rec.State.Terminal() {
 			continue
 		}
-		if err := f.advance(ctx, rec.Tenant, rec.ID, true); err != nil {
+		if err := errors.Join(f.advance(ctx, rec.Tenant, rec.ID, true), f.holdInputs(ctx, rec)); err != nil {
 			f.log.WarnContext(ctx, "reconcile", "render_id", rec.ID, "error", err)
 		}
 	}

@@ -112,6 +112,9 @@ func (s *submission) create(ctx context.Context) (entry ledger.RenderEntry, crea
 	if err != nil {
 		return entry, false, err
 	}
+	if err := f.holdFor(ctx, s.tenant, source, logo); err != nil {
+		return entry, false, err
+	}
 	slot, err := f.stores.Ledger.TakeSlot(ctx, s.tenant, s.id, f.cfg.MaxConcurrent)
 	if errors.Is(err, ledger.ErrNoSlot) {
 		e := render.Errorf(render.CodeRenderQuotaExceeded, render.BlameCaller,
@@ -198,11 +201,25 @@ func (f *Farm) inputs(ctx context.Context, tenant render.Tenant, spec render.Spe
 		return nil, nil, err
 	}
 	if logo.Facts.Kind != "image" {
-		e := render.Errorf(render.CodeUnsupportedCodec, render.BlameSource, "watermark.image_asset_uri is not a PNG, JPEG or WebP picture that can be drawn; upload one.")
-		e.Details = &render.Details{Field: "watermark.image_asset_uri", Reason: logo.Facts.Reason}
-		return nil, nil, e
+		return nil, nil, notDrawable(logo.Facts)
 	}
 	return source, logo, nil
+}
+
+// notDrawable is the error of a watermark image that is none.
+func notDrawable(facts *render.Facts) *render.Error {
+	const field = "watermark.image_asset_uri"
+	reason := facts.Reason
+	if facts.Kind == "video" {
+		reason = "The asset is a video."
+	}
+	code := render.CodeUnsupportedCodec
+	if facts.Code == render.CodeSourceTooLarge {
+		code = facts.Code
+	}
+	e := render.Errorf(code, render.BlameSource, "%s is not a still PNG, JPEG or WebP picture that can be drawn; upload one. %s", field, reason)
+	e.Details = &render.Details{Field: field, Reason: reason}
+	return e
 }
 
 func notRenderable(field string, facts *render.Facts) *render.Error {
@@ -216,21 +233,35 @@ func notRenderable(field string, facts *render.Facts) *render.Error {
 }
 
 func (f *Farm) pin(ctx context.Context, tenant render.Tenant, field string, id render.AssetID) (*render.SourceRef, error) {
-	entry, err := f.stores.Ledger.GetAsset(ctx, tenant, id)
-	if errors.Is(err, ledger.ErrNotFound) {
-		return nil, render.SourceNotFound(field, id.URI())
-	}
+	entry, err := f.assetEntry(ctx, tenant, id)
 	if err != nil {
-		return nil, unavailable("read the asset", err)
+		return nil, assetError(field, id, err)
 	}
 	a := entry.Asset
 	if a.State != render.AssetReady {
 		e := render.Errorf(render.CodeAssetNotReady, render.BlameCaller, "The asset is still being examined; send the same request again in a few seconds.")
+		if a.State == render.AssetPending {
+			e.Message = "The upload of this asset is not finalised: put the file to its upload_url, finalize it by POST /v1/assets/{id}:finalize, then send the same request again."
+		}
 		e.RetryAfter = 2 * time.Second
 		e.Details = &render.Details{Field: field, Value: id.URI(), Reason: "state is " + string(a.State)}
 		return nil, e
 	}
 	return &render.SourceRef{Asset: a.ID, Name: a.Name, MIMEType: a.MIMEType, Object: a.Object, Facts: a.Facts}, nil
+}
+
+// holdFor keeps the inputs from expiring under the render.
+func (f *Farm) holdFor(ctx context.Context, tenant render.Tenant, source, logo *render.SourceRef) error {
+	if err := f.hold(ctx, tenant, source.Asset); err != nil {
+		return assetError("source_asset_uri", source.Asset, err)
+	}
+	if logo == nil {
+		return nil
+	}
+	if err := f.hold(ctx, tenant, logo.Asset); err != nil {
+		return assetError("watermark.image_asset_uri", logo.Asset, err)
+	}
+	return nil
 }
 
 // vanished reports the failure of a render whose source or logo was deleted

@@ -344,7 +344,12 @@ func AssetNotReady(field string) *render.Error {
 func NewAsset(a *render.Asset) (Asset, error) {
 	f := a.Facts
 	if a.State != render.AssetReady || f == nil {
-		return Asset{}, AssetNotReady("asset_uri")
+		e := AssetNotReady("asset_uri")
+		if a.State == render.AssetPending {
+			e.Message = "The upload of this asset is not finalised; it is looked at once POST /v1/assets/{id}:finalize was called."
+			e.Details.Reason = "not finalised"
+		}
+		return Asset{}, e
 	}
 	out := Asset{
 		AssetURI: a.ID.URI(), Name: a.Name, MIMEType: a.MIMEType, SizeBytes: a.Object.Size, SHA256: a.Object.SHA256,

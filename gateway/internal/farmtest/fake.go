@@ -12,7 +12,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -461,6 +463,46 @@ func (f *Farm) Upload(_ context.Context, tenant render.Tenant, u farm.Upload) (*
 	defer f.mu.Unlock()
 	f.assets[id].Object, f.assets[id].MIMEType = o, u.MIMEType
 	return f.assets[id], nil
+}
+
+// PresignUpload implements the facade: bytes arrive by PutIncoming.
+func (f *Farm) PresignUpload(_ context.Context, tenant render.Tenant, a farm.Announcement) (*farm.Presigned, error) {
+	if err := f.forced("PresignUpload"); err != nil {
+		return nil, err
+	}
+	id := f.AddAsset(tenant, a.Name, nil)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	asset := f.assets[id]
+	asset.State, asset.MIMEType, asset.Object = render.AssetPending, a.MIMEType, render.Object{Key: "incoming/" + string(id), Size: a.Size}
+	return &farm.Presigned{
+		Asset: asset, URL: "https://store.example.org/incoming/" + string(id) + "?X-Amz-Signature=secret",
+		Header: http.Header{"Content-Length": {strconv.FormatInt(a.Size, 10)}, "Content-Type": {a.MIMEType}}, Expires: f.now().Add(time.Hour),
+	}, nil
+}
+
+// PutIncoming is the client's put of a presigned upload.
+func (f *Farm) PutIncoming(id render.AssetID, b []byte) { f.Put("incoming/"+string(id), b) }
+
+// FinalizeUpload implements the facade.
+func (f *Farm) FinalizeUpload(ctx context.Context, tenant render.Tenant, id render.AssetID, _ render.TraceContext) (*render.Asset, bool, error) {
+	a, err := f.Asset(ctx, tenant, id)
+	if err != nil || a.State != render.AssetPending {
+		return a, false, err
+	}
+	f.mu.Lock()
+	b, ok := f.objects[a.Object.Key]
+	f.mu.Unlock()
+	if !ok {
+		return nil, false, render.Errorf(render.CodeAssetNotReady, render.BlameCaller, "No file has arrived yet.")
+	}
+	o := f.Put("sources/"+string(id), b)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	done := *a
+	done.State, done.Object, done.Facts = render.AssetReady, o, VideoFacts()
+	f.assets[id] = &done
+	return &done, true, nil
 }
 
 // Asset implements the facade.

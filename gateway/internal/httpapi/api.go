@@ -7,6 +7,7 @@ import (
 	"context"
 	_ "embed"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -28,6 +29,8 @@ var openAPI []byte
 // Farm is what the API needs of the farm's facade.
 type Farm interface {
 	Upload(ctx context.Context, tenant render.Tenant, u farm.Upload) (*render.Asset, error)
+	PresignUpload(ctx context.Context, tenant render.Tenant, a farm.Announcement) (*farm.Presigned, error)
+	FinalizeUpload(ctx context.Context, tenant render.Tenant, id render.AssetID, trace render.TraceContext) (a *render.Asset, first bool, err error)
 	Asset(ctx context.Context, tenant render.Tenant, id render.AssetID) (*render.Asset, error)
 	Assets(ctx context.Context, tenant render.Tenant, cursor string, limit int) (page []*render.Asset, next string, err error)
 	DeleteAsset(ctx context.Context, tenant render.Tenant, id render.AssetID) error
@@ -46,6 +49,9 @@ type Config struct {
 	Contract *contract.Service
 	// Auth answers requests without a credential or scope. Required.
 	Auth *auth.Authenticator
+	// BasePath is the path of the URL at which clients reach the gateway, ""
+	// or "/…" without a slash at the end: what is before it takes it away.
+	BasePath string
 	// Stall is how long an answer may stand still. Defaults to 60 s.
 	Stall time.Duration
 	// CSRFKey signs the approval form, the same on every replica. Required.
@@ -70,6 +76,8 @@ func routes() []route {
 	read := []string{apikey.ScopeRenderWrite, apikey.ScopeAssetRead}
 	return []route{
 		{"POST", "/v1/assets", []string{apikey.ScopeAssetWrite}, (*API).upload},
+		{"POST", "/v1/assets:presign", []string{apikey.ScopeAssetWrite}, (*API).presign},
+		{"POST", "/v1/assets/{asset_id}" + finalizeVerb, []string{apikey.ScopeAssetWrite}, (*API).finalize},
 		{"GET", "/v1/assets", []string{apikey.ScopeAssetRead}, (*API).listAssets},
 		{"GET", "/v1/assets/{asset_id}", []string{apikey.ScopeAssetRead}, (*API).getAsset},
 		{"DELETE", "/v1/assets/{asset_id}", []string{apikey.ScopeAssetWrite}, (*API).deleteAsset},
@@ -100,7 +108,8 @@ func Register(mux *http.ServeMux, c Config) {
 		a.write(w, openAPI)
 	})
 	for _, rt := range routes() {
-		mux.Handle(rt.method+" "+rt.path, c.Auth.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// The mux's wildcards are whole segments: the handler takes the verb off.
+		mux.Handle(rt.method+" "+strings.TrimSuffix(rt.path, finalizeVerb), c.Auth.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			req, _ := auth.RequestFrom(r.Context())
 			if !req.HasAny(rt.scopes...) {
 				c.Auth.Forbid(w, r, contract.InsufficientScope(rt.scopes, c.Contract.Endpoint()), rt.scopes)
@@ -134,7 +143,11 @@ func Fail(s *contract.Service, w http.ResponseWriter, r *http.Request, err error
 	if env.RetryAfterMS != nil {
 		h.Set("Retry-After", strconv.FormatInt((*env.RetryAfterMS+999)/1000, 10))
 	}
-	w.WriteHeader(render.Describe(e.Code).HTTPStatus)
+	status := render.Describe(e.Code).HTTPStatus
+	if errors.Is(err, farm.ErrInUse) {
+		status = http.StatusConflict
+	}
+	w.WriteHeader(status)
 	if err := json.NewEncoder(w).Encode(env); err != nil && r.Context().Err() == nil {
 		slog.Default().DebugContext(r.Context(), "write error", "error", err)
 	}
@@ -254,7 +267,7 @@ func (a *API) upload(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return fmt.Errorf("upload: %w", err)
 	}
-	w.Header().Set("Location", "/v1/assets/"+string(rec.ID))
+	w.Header().Set("Location", a.cfg.BasePath+"/v1/assets/"+string(rec.ID))
 	return a.json(w, http.StatusCreated, showAsset(rec))
 }
 
@@ -298,7 +311,7 @@ func (a *API) deleteAsset(w http.ResponseWriter, r *http.Request) error {
 // Page sizes of GET /v1/assets.
 const (
 	defaultPage = 50
-	maxPage     = 1000
+	maxPage     = farm.MaxAssetPage
 )
 
 func (a *API) listAssets(w http.ResponseWriter, r *http.Request) error {

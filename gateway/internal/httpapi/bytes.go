@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/vidforge/vidforge/pkg/farm"
+	"github.com/vidforge/vidforge/pkg/filename"
 )
 
 // patientWriter lets an answer take as long as it needs while bytes flow, and
@@ -139,7 +140,7 @@ func (a *API) serve(w http.ResponseWriter, r *http.Request, c *farm.Content, dis
 	}
 	h := w.Header()
 	h.Set("Content-Type", c.MIMEType)
-	h.Set("Content-Disposition", mime.FormatMediaType(disposition, map[string]string{"filename": c.Name}))
+	h.Set("Content-Disposition", filename.Disposition(disposition, c.Name))
 	h.Set("ETag", `"`+tag+`"`)
 	h.Set("Cache-Control", "private, max-age=3600, immutable")
 	h.Set("X-Content-Type-Options", "nosniff")

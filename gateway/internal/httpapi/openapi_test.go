@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -81,10 +82,8 @@ func TestOpenAPIDescribesTheRoutes(t *testing.T) {
 
 func pathParameters(path string) map[string]bool {
 	names := map[string]bool{}
-	for part := range strings.SplitSeq(path, "/") {
-		if name, ok := strings.CutPrefix(part, "{"); ok {
-			names[strings.TrimSuffix(name, "}")] = true
-		}
+	for _, m := range regexp.MustCompile(`\{([^}]*)\}`).FindAllStringSubmatch(path, -1) {
+		names[m[1]] = true
 	}
 	return names
 }
