@@ -12,11 +12,13 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/vidforge/vidforge/pkg/blob"
 	"github.com/vidforge/vidforge/pkg/farm"
 	"github.com/vidforge/vidforge/pkg/jobs"
 	"github.com/vidforge/vidforge/pkg/ops"
@@ -25,6 +27,7 @@ import (
 	"github.com/vidforge/vidforge/pkg/telemetry"
 	"github.com/vidforge/vidforge/worker/internal/encoder"
 	"github.com/vidforge/vidforge/worker/internal/ffmpeg"
+	"github.com/vidforge/vidforge/worker/internal/gate"
 	"github.com/vidforge/vidforge/worker/internal/scratch"
 	"github.com/vidforge/vidforge/worker/internal/stage"
 )
@@ -55,6 +58,9 @@ type Config struct {
 	// ScratchDir holds the files of running jobs. Defaults to the system's
 	// temporary directory.
 	ScratchDir string
+	// ScratchFree is how many bytes must be free where ScratchDir is for the
+	// worker to take work. Defaults to 512 MiB.
+	ScratchFree int64
 	// Policy bounds plans.
 	Policy render.Policy
 	// Grace is how long running stages may go on after the worker was asked
@@ -77,6 +83,7 @@ const beatEvery = 10 * time.Second
 func Run(ctx context.Context, cfg Config) (err error) {
 	cfg.Slots = cmp.Or(cfg.Slots, 2)
 	cfg.PreviewSlots = cmp.Or(cfg.PreviewSlots, 1)
+	cfg.ScratchFree = cmp.Or(cfg.ScratchFree, 512<<20)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
@@ -125,11 +132,36 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		cfg: cfg, log: cfg.Logger.With("worker", cfg.ID), started: time.Now(), encoders: found,
 		farm:    farm.New(backends.Stores, farm.Config{Policy: cfg.Policy, Tuning: cfg.Tuning, Metrics: metrics, Logger: cfg.Logger, Holder: cfg.ID}),
 		stores:  backends.Stores,
-		runner:  &stage.Runner{Tools: tools, Scratch: dir, Policy: cfg.Policy, Metrics: metrics, Logger: cfg.Logger},
 		running: map[*farm.Claim]struct{}{},
 		ops:     operators,
 	}
+	w.blobs = w.gate("object store", metrics, w.stores.Blobs.Ping)
+	w.space = w.gate("scratch space", metrics, func(context.Context) error { return room(dir, cfg.ScratchFree) })
+	w.runner = &stage.Runner{
+		Tools: tools, Scratch: dir, Policy: cfg.Policy, Metrics: metrics, Logger: cfg.Logger,
+		Patience: patience, Trouble: w.blobs.Close,
+	}
 	return w.run(ctx)
+}
+
+// patience is the least time for which a finished stage waits for the object
+// store.
+const patience = time.Minute
+
+func (w *worker) gate(name string, m *telemetry.Metrics, check func(context.Context) error) *gate.Gate {
+	return gate.New(gate.Config{
+		Name: name, Check: check, Logger: w.log,
+		Changed: func(closed bool) { m.WorkerPaused(context.Background(), name, closed) },
+	})
+}
+
+// room is an error while there is less space than a worker needs to begin.
+func room(dir *scratch.Dir, least int64) error {
+	free, err := dir.Free()
+	if err == nil && free < least {
+		err = fmt.Errorf("%w: %d bytes are free in %s, less than %d; make room there, or change the settings scratch-dir or scratch-free", scratch.ErrFull, free, dir.Path(), least)
+	}
+	return err //nolint:wrapcheck // says what it is
 }
 
 // operators is who is told whether the worker takes work.
@@ -160,6 +192,9 @@ func serveOperators(ctx context.Context, cfg Config) (operators, error) {
 
 // check asks the stores that nothing goes without.
 func (w *worker) check(ctx context.Context) error {
+	if err := errors.Join(w.blobs.Err(), w.space.Err()); err != nil {
+		return fmt.Errorf("paused: %w", err)
+	}
 	if err := w.stores.Ledger.Ping(ctx); err != nil {
 		return fmt.Errorf("ledger: %w", err)
 	}
@@ -179,7 +214,10 @@ type worker struct {
 	stores   farm.Stores
 	runner   *stage.Runner
 	ops      operators
-	busy     atomic.Int64
+	// blobs and space hold the slots back while the object store is away or
+	// the disk is full.
+	blobs, space *gate.Gate
+	busy         atomic.Int64
 
 	mu      sync.Mutex
 	running map[*farm.Claim]struct{}
@@ -210,6 +248,8 @@ func (w *worker) run(ctx context.Context) error {
 		g.Go(func() error { w.slot(ctx, work, render.ClassCPU); return nil })
 	}
 	g.Go(func() error { w.beat(ctx); return nil })
+	g.Go(func() error { w.blobs.Run(ctx); return nil })
+	g.Go(func() error { w.space.Run(ctx); return nil })
 	w.log.InfoContext(ctx, "worker takes work", "slots", w.cfg.Slots, "preview_slots", w.cfg.PreviewSlots)
 	w.ops.Ready(w.check)
 	if w.cfg.Ready != nil {
@@ -226,6 +266,9 @@ func (w *worker) run(ctx context.Context) error {
 // slot does one piece of work after the other.
 func (w *worker) slot(ctx, work context.Context, class render.Class) {
 	for failures := 0; ctx.Err() == nil; {
+		if !w.open(ctx) {
+			continue
+		}
 		c, err := w.farm.Claim(ctx, class, w.cfg.ID, fetchWait)
 		switch {
 		case err == nil:
@@ -239,6 +282,17 @@ func (w *worker) slot(ctx, work context.Context, class render.Class) {
 			pause(ctx, min(30*time.Second, 500*time.Millisecond<<min(failures, 6)))
 		}
 	}
+}
+
+// open waits until the worker has what all work needs; false asks to look
+// again.
+func (w *worker) open(ctx context.Context) bool {
+	if err := room(w.runner.Scratch, w.cfg.ScratchFree); err != nil {
+		w.space.Close(err)
+	}
+	w.space.Wait(ctx)
+	w.blobs.Wait(ctx)
+	return ctx.Err() == nil && w.space.Err() == nil && w.blobs.Err() == nil
 }
 
 func pause(ctx context.Context, d time.Duration) {
@@ -261,7 +315,15 @@ func (w *worker) carryOut(work context.Context, c *farm.Claim) {
 		delete(w.running, c)
 		w.mu.Unlock()
 	}()
-	w.runner.Run(work, c)
+	switch err := w.runner.Run(work, c); {
+	case err == nil:
+		w.blobs.Passed()
+		w.space.Passed()
+	case errors.Is(err, scratch.ErrFull), errors.Is(err, scratch.ErrPromised), errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		w.space.Close(err)
+	case errors.Is(err, blob.ErrUnavailable), errors.Is(err, blob.ErrRefused):
+		w.blobs.Close(err)
+	}
 }
 
 // interrupt stops the stages of a cancelled render before their next beat.

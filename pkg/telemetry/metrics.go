@@ -16,7 +16,11 @@ const (
 	MetricStageDuration = "vidforge.stage.duration"
 	MetricSwept         = "vidforge.swept"
 	MetricSweepsStopped = "vidforge.sweeps.stopped"
+	MetricPaused        = "vidforge.worker.paused"
 )
+
+// KeyCause names what a worker waits for.
+const KeyCause = "cause"
 
 // Metrics are the farm's instruments. Tenants and render ids are no attributes:
 // every value of an attribute is a time series of its own.
@@ -25,6 +29,7 @@ type Metrics struct {
 	stages  metric.Float64Histogram
 	swept   metric.Int64Counter
 	stopped metric.Int64Counter
+	paused  metric.Int64Gauge
 }
 
 // NewMetrics makes the instruments on the meter provider that is or will be
@@ -52,7 +57,21 @@ func NewMetrics() (*Metrics, error) {
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: %s: %w", MetricSweepsStopped, err)
 	}
-	return &Metrics{renders: renders, stages: stages, swept: swept, stopped: stopped}, nil
+	paused, err := meter.Int64Gauge(MetricPaused,
+		metric.WithDescription("1 while a worker takes no work because something is away, by what"), metric.WithUnit("1"))
+	if err != nil {
+		return nil, fmt.Errorf("telemetry: %s: %w", MetricPaused, err)
+	}
+	return &Metrics{renders: renders, stages: stages, swept: swept, stopped: stopped, paused: paused}, nil
+}
+
+// WorkerPaused records whether a worker waits for something.
+func (m *Metrics) WorkerPaused(ctx context.Context, cause string, paused bool) {
+	n := int64(0)
+	if paused {
+		n = 1
+	}
+	m.paused.Record(ctx, n, metric.WithAttributes(attribute.String(KeyCause, cause)))
 }
 
 // RenderEnded counts a render by its last state.

@@ -30,6 +30,7 @@ func flags(fs *flag.FlagSet, c *worker.Config) {
 	fs.IntVar(&c.Slots, "slots", 2, "encoding stages at once")
 	fs.IntVar(&c.PreviewSlots, "preview-slots", 1, "short stages (probe, preview, plan) at once beside them")
 	fs.StringVar(&c.ScratchDir, "scratch-dir", "", "`directory` for the files of running jobs (default: the system's)")
+	fs.Int64Var(&c.ScratchFree, "scratch-free", 512<<20, "`bytes` that must be free there for the worker to take work")
 	fs.DurationVar(&c.Grace, "grace", 25*time.Second, "how long running stages may go on after SIGTERM before they are handed back")
 	settings.Endpoints(fs, &c.Endpoints)
 	settings.Tuning(fs, &c.Tuning)

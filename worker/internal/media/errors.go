@@ -22,8 +22,9 @@ func runFailed(ctx context.Context, what string, res ffmpeg.Result, err error) e
 		return render.Errorf(render.CodeRenderFailed, render.BlameJob, "ffmpeg stopped making progress and could not %s.", what).WithCause(err)
 	case errors.As(err, &exit):
 		// SIGKILL that we did not send is the kernel out of memory, or an
-		// operator; a full disk and refused memory are this machine's too.
-		if exit.Signal == syscall.SIGKILL || exit.Signal == syscall.SIGTERM || exhausted(res.Log) {
+		// operator; a full disk, refused memory and the limit of a file's length
+		// are this machine's too.
+		if exit.Signal == syscall.SIGKILL || exit.Signal == syscall.SIGTERM || exit.Signal == syscall.SIGXFSZ || exhausted(res.Log) {
 			return workerFault(what, err)
 		}
 		return render.Errorf(render.CodeRenderFailed, render.BlameJob, "ffmpeg could not %s.", what).WithCause(err)
@@ -43,9 +44,11 @@ func exhausted(l *ffmpeg.Log) bool {
 		if !strings.Contains(line, "[error]") && !strings.Contains(line, "[fatal]") {
 			continue // other lines may hold the media's own words
 		}
-		if strings.Contains(line, "No space left on device") || strings.Contains(line, "Cannot allocate memory") ||
-			strings.Contains(line, "Resource temporarily unavailable") {
-			return true
+		for _, errno := range []string{"No space left on device", "Disk quota exceeded", "File too large",
+			"Cannot allocate memory", "Resource temporarily unavailable"} {
+			if strings.Contains(line, errno) {
+				return true
+			}
 		}
 	}
 	return false

@@ -5,10 +5,21 @@ package scratch
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
+	"syscall"
 
 	"github.com/gofrs/flock"
+)
+
+var (
+	// ErrFull is returned when the file system has not the space that is needed.
+	ErrFull = errors.New("scratch: not enough space")
+	// ErrPromised is returned when it has the space, but other jobs of this
+	// process will need it.
+	ErrPromised = errors.New("scratch: the space is promised to other jobs")
 )
 
 const (
@@ -21,6 +32,9 @@ const (
 type Dir struct {
 	path string
 	lock *flock.Flock
+
+	mu   sync.Mutex
+	jobs map[*Job]int64 // what each will need in bytes, written or not
 }
 
 // Open makes this process's directory below root (the system's temporary
@@ -36,7 +50,7 @@ func Open(root string) (*Dir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make scratch directory: %w", err)
 	}
-	d := &Dir{path: path, lock: flock.New(filepath.Join(path, lockName))}
+	d := &Dir{path: path, jobs: map[*Job]int64{}, lock: flock.New(filepath.Join(path, lockName))}
 	if ok, err := d.lock.TryLock(); err != nil || !ok {
 		return nil, errors.Join(fmt.Errorf("lock scratch directory %s", path), err, os.RemoveAll(path))
 	}
@@ -72,13 +86,85 @@ func sweep(root, own string) error {
 // Path is the process's directory.
 func (d *Dir) Path() string { return d.path }
 
-// Job makes a directory for one job; remove removes it with everything in it.
-func (d *Dir) Job() (path string, remove func() error, err error) {
-	path, err = os.MkdirTemp(d.path, "job-*")
+// Job is one job's directory.
+type Job struct {
+	Path string
+	dir  *Dir
+}
+
+// Job makes a directory for one job.
+func (d *Dir) Job() (*Job, error) {
+	path, err := os.MkdirTemp(d.path, "job-*")
 	if err != nil {
-		return "", nil, fmt.Errorf("make job directory: %w", err)
+		return nil, fmt.Errorf("make job directory: %w", err)
 	}
-	return path, func() error { return os.RemoveAll(path) }, nil
+	j := &Job{Path: path, dir: d}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.jobs[j] = 0
+	return j, nil
+}
+
+// Remove removes the job's directory with everything in it.
+func (j *Job) Remove() error {
+	err := os.RemoveAll(j.Path)
+	j.dir.mu.Lock()
+	defer j.dir.mu.Unlock()
+	delete(j.dir.jobs, j)
+	if err != nil {
+		return fmt.Errorf("remove job directory: %w", err)
+	}
+	return nil
+}
+
+// Reserve promises the job bytes of space in all, what it has written already
+// included. It writes nothing: others may fill the disk all the same.
+func (j *Job) Reserve(bytes int64) error {
+	d := j.dir
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	free, err := d.Free()
+	if err != nil {
+		return err
+	}
+	free += used(j.Path)
+	if bytes > free {
+		return fmt.Errorf("%w: %d bytes are needed in %s, %d are free", ErrFull, bytes, d.path, free)
+	}
+	for other, need := range d.jobs {
+		if other != j {
+			free -= max(0, need-used(other.Path))
+		}
+	}
+	if bytes > free {
+		return fmt.Errorf("%w: %d bytes are needed in %s, %d are left", ErrPromised, bytes, d.path, max(0, free))
+	}
+	d.jobs[j] = bytes
+	return nil
+}
+
+// used is the length of the files below a directory in bytes, as far as they
+// can be seen.
+func used(dir string) (bytes int64) {
+	_ = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return nil //nolint:nilerr // removed meanwhile
+		}
+		if info, err := e.Info(); err == nil {
+			bytes += info.Size()
+		}
+		return nil
+	})
+	return bytes
+}
+
+// Free is the space that the file system has left for this process in bytes.
+func (d *Dir) Free() (int64, error) {
+	var s syscall.Statfs_t
+	if err := syscall.Statfs(d.path, &s); err != nil {
+		return 0, fmt.Errorf("scratch: look for free space in %s: %w", d.path, err)
+	}
+	return int64(s.Bavail) * int64(s.Bsize), nil //nolint:gosec,unconvert // types differ by system
 }
 
 // Close removes the process's directory.

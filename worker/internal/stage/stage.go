@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/vidforge/vidforge/pkg/blob"
 	"github.com/vidforge/vidforge/pkg/farm"
 	"github.com/vidforge/vidforge/pkg/progress"
 	"github.com/vidforge/vidforge/pkg/render"
@@ -33,14 +34,20 @@ type Runner struct {
 	Policy  render.Policy
 	Metrics *telemetry.Metrics
 	Logger  *slog.Logger
+	// Patience is the least time for which a result that the store does not
+	// take is kept and offered again; it is kept as long as it took to make.
+	Patience time.Duration
+	// Trouble is told what the store said meanwhile. Optional.
+	Trouble func(error)
 }
 
 // reportEvery bounds progress to four samples a second.
 const reportEvery = 250 * time.Millisecond
 
 // Run carries out one claim and ends it. ctx is the worker's life: when it ends
-// the work is handed back.
-func (r *Runner) Run(ctx context.Context, c *farm.Claim) {
+// the work is handed back. The error is why there is no result; the claim has
+// been ended because of it already.
+func (r *Runner) Run(ctx context.Context, c *farm.Claim) error {
 	log := r.Logger.With("render_id", c.Work.Owner(), "tenant", c.Work.Tenant.Key(), "stage", c.Work.Stage, "attempt", c.Number)
 	work, cancel := context.WithCancelCause(c.Context())
 	defer cancel(nil)
@@ -59,21 +66,26 @@ func (r *Runner) Run(ctx context.Context, c *farm.Claim) {
 		}
 		recordError(span, cerr)
 		r.Metrics.StageEnded(work, string(c.Work.Stage), "done", time.Since(started))
-		return
+		return nil
 	}
 	recordError(span, err)
 	outcome := "failed"
+	var cerr error
 	if errors.Is(context.Cause(work), errStopping) {
 		outcome = "handback"
-		err = c.HandBack("the worker stops")
+		cerr = c.HandBack("the worker stops")
 	} else {
+		if b := render.AsError(err).Blame; b == render.BlameFarm || b == render.BlameWorker {
+			outcome = "handback"
+		}
 		log.InfoContext(work, "stage ended without a result", "error", err, "cause", context.Cause(work))
-		err = c.Fail(err)
+		cerr = c.Fail(err)
 	}
 	r.Metrics.StageEnded(work, string(c.Work.Stage), outcome, time.Since(started))
-	if err != nil {
-		log.WarnContext(work, "end the claim", "error", err)
+	if cerr != nil {
+		log.WarnContext(work, "end the claim", "error", cerr)
 	}
+	return err
 }
 
 var errStopping = errors.New("the worker stops")
@@ -97,12 +109,12 @@ func recordError(span trace.Span, err error) {
 }
 
 func (r *Runner) do(ctx context.Context, c *farm.Claim) (res *render.StageResult, err error) {
-	dir, remove, err := r.Scratch.Job()
+	dir, err := r.Scratch.Job()
 	if err != nil {
 		return nil, workerFault("make a job directory", err)
 	}
 	defer func() {
-		if rerr := remove(); rerr != nil {
+		if rerr := dir.Remove(); rerr != nil {
 			r.Logger.WarnContext(ctx, "remove job directory", "render_id", c.Work.Owner(), "error", rerr)
 		}
 	}()
@@ -114,8 +126,13 @@ func (r *Runner) do(ctx context.Context, c *farm.Claim) (res *render.StageResult
 			res, err = nil, render.Errorf(render.CodeRenderFailed, render.BlameJob, "A stage of the render broke.").WithCause(fmt.Errorf("panic: %v", p))
 		}
 	}()
-	b := &bench{Runner: r, claim: c, dir: dir}
-	switch c.Work.Stage {
+	b := &bench{Runner: r, claim: c, job: dir, dir: dir.Path, started: time.Now()}
+	res, err = b.run(ctx)
+	return res, b.blameDisk(err)
+}
+
+func (b *bench) run(ctx context.Context) (*render.StageResult, error) {
+	switch b.claim.Work.Stage {
 	case render.StageProbe:
 		return b.probe(ctx)
 	case render.StagePreview:
@@ -129,7 +146,7 @@ func (r *Runner) do(ctx context.Context, c *farm.Claim) (res *render.StageResult
 	case render.StageAssemble:
 		return b.assemble(ctx)
 	default:
-		return nil, workerFault("run a stage", fmt.Errorf("unknown stage %q", c.Work.Stage))
+		return nil, workerFault("run a stage", fmt.Errorf("unknown stage %q", b.claim.Work.Stage))
 	}
 }
 
@@ -141,8 +158,10 @@ func workerFault(doing string, err error) *render.Error {
 // bench is one job on its way.
 type bench struct {
 	*Runner
-	claim *farm.Claim
-	dir   string
+	claim   *farm.Claim
+	job     *scratch.Job
+	dir     string
+	started time.Time
 }
 
 func (b *bench) fetch(ctx context.Context, o render.Object, name string) (string, error) {
@@ -157,7 +176,45 @@ func (b *bench) fetch(ctx context.Context, o render.Object, name string) (string
 	return file, nil
 }
 
-func (b *bench) store(ctx context.Context, file, name, contentType string) (o render.Object, err error) {
+// store uploads what a stage made. While the store is away, what took long to
+// make is kept and offered again rather than made again by somebody else.
+func (b *bench) store(ctx context.Context, file, name, contentType string) (render.Object, error) {
+	until := time.Now().Add(max(b.Patience, time.Since(b.started)))
+	for try := 1; ; try++ {
+		at := name
+		if try > 1 {
+			// What the store did with the last try is not known, and keys are
+			// written once.
+			at = fmt.Sprintf("%d-%s", try, name)
+		}
+		o, err := b.storeOnce(ctx, file, at, contentType)
+		if err == nil || !errors.Is(err, blob.ErrUnavailable) || ctx.Err() != nil || time.Now().After(until) {
+			return o, err
+		}
+		if b.Trouble != nil {
+			b.Trouble(err)
+		}
+		if !sleep(ctx, min(storeEvery, time.Second<<min(try-1, 6))) {
+			return o, err
+		}
+	}
+}
+
+// storeEvery is the longest wait between two tries to store a result.
+const storeEvery = 15 * time.Second
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (b *bench) storeOnce(ctx context.Context, file, name, contentType string) (o render.Object, err error) {
 	ctx, span := telemetry.Tracer().Start(ctx, "store "+name)
 	defer span.End()
 	f, err := os.Open(file)
@@ -179,6 +236,57 @@ func (b *bench) store(ctx context.Context, file, name, contentType string) (o re
 	return o, err
 }
 
+// reserve asks for the space that the stage will need, before it is begun in
+// vain. Space that other jobs of this worker hold is only a matter of time;
+// space that the machine has not may be elsewhere.
+func (b *bench) reserve(bytes int64) error {
+	switch err := b.job.Reserve(bytes); {
+	case err == nil:
+		return nil
+	case errors.Is(err, scratch.ErrPromised):
+		return render.Errorf(render.CodeUnavailable, render.BlameFarm, "A worker's disk is in use.").WithCause(err)
+	default:
+		return workerFault("find room for the work", err)
+	}
+}
+
+// bytesPerPixel is what a frame of the output is expected to take: 10 Mbit/s at
+// 1080p and 30 frames a second. More is no error as long as there is room.
+const bytesPerPixel = 0.02
+
+func (b *bench) segmentBytes(p *render.Plan, s render.Segment) int64 {
+	return int64(bytesPerPixel * float64(p.Width) * float64(p.Height) * float64(s.To-s.From))
+}
+
+// audioBytes is what a second of encoded sound takes at most.
+const audioBytes = 640_000 / 8
+
+// sourceBytes is what the render's inputs take.
+func (b *bench) sourceBytes() int64 {
+	rec := b.claim.Record
+	n := rec.Source.Object.Size
+	if rec.Logo != nil {
+		n += rec.Logo.Object.Size
+	}
+	return n
+}
+
+// fullBelow is what is left, in bytes, of a file system that is full.
+const fullBelow = 1 << 20
+
+// blameDisk takes the blame for a failure from the job or its source when the
+// disk is full: whatever went wrong may have gone wrong because of it.
+func (b *bench) blameDisk(err error) error {
+	if err == nil || errors.Is(err, scratch.ErrFull) || errors.Is(err, scratch.ErrPromised) {
+		return err
+	}
+	free, ferr := b.Scratch.Free()
+	if ferr != nil || free >= fullBelow {
+		return err
+	}
+	return workerFault("write to "+b.Scratch.Path(), fmt.Errorf("%w: %d bytes are left: %w", scratch.ErrFull, free, err))
+}
+
 // source fetches the render's source, under a fixed name whatever it was called.
 func (b *bench) source(ctx context.Context) (string, error) {
 	return b.asset(ctx, b.claim.Record.Source.Object, "source")
@@ -193,7 +301,7 @@ func (b *bench) asset(ctx context.Context, o render.Object, name string) (string
 	return file, err
 }
 
-func (b *bench) job(source string, plan *render.Plan) media.Job {
+func (b *bench) media(source string, plan *render.Plan) media.Job {
 	rec := b.claim.Record
 	return media.Job{Tools: b.Tools, Dir: b.dir, Source: source, Facts: rec.Source.Facts, Spec: rec.Spec, Plan: *plan}
 }
@@ -228,6 +336,9 @@ func sampleOf(p ffmpeg.Progress) progress.Sample {
 }
 
 func (b *bench) probe(ctx context.Context) (*render.StageResult, error) {
+	if err := b.reserve(b.claim.Asset.Object.Size); err != nil {
+		return nil, err
+	}
 	file, err := b.asset(ctx, b.claim.Asset.Object, "source")
 	if err != nil {
 		return nil, err
@@ -263,13 +374,16 @@ func (b *bench) overlay(ctx context.Context, j *media.Job) (stored render.Object
 }
 
 func (b *bench) preview(ctx context.Context) (*render.StageResult, error) {
+	if err := b.reserve(b.sourceBytes()); err != nil {
+		return nil, err
+	}
 	source, err := b.source(ctx)
 	if err != nil {
 		return nil, err
 	}
 	rec := b.claim.Record
 	plan := render.MakePlan(rec.Source.Facts, rec.Spec, b.claim.Work.Generation, b.Policy)
-	j := b.job(source, &plan)
+	j := b.media(source, &plan)
 	overlay, err := b.overlay(ctx, &j)
 	if err != nil {
 		return nil, err
@@ -288,7 +402,7 @@ func (b *bench) preview(ctx context.Context) (*render.StageResult, error) {
 func (b *bench) plan(ctx context.Context) (*render.StageResult, error) {
 	rec := b.claim.Record
 	plan := render.MakePlan(rec.Source.Facts, rec.Spec, b.claim.Work.Generation, b.Policy)
-	j := b.job("", &plan)
+	j := b.media("", &plan)
 	overlay, err := b.overlay(ctx, &j)
 	if err != nil {
 		return nil, err
@@ -297,11 +411,15 @@ func (b *bench) plan(ctx context.Context) (*render.StageResult, error) {
 }
 
 func (b *bench) segment(ctx context.Context) (*render.StageResult, error) {
+	plan := b.claim.Record.Plan
+	if err := b.reserve(b.sourceBytes() + b.segmentBytes(plan, plan.Segments[b.claim.Work.Index])); err != nil {
+		return nil, err
+	}
 	source, err := b.source(ctx)
 	if err != nil {
 		return nil, err
 	}
-	j := b.job(source, b.claim.Record.Plan)
+	j := b.media(source, b.claim.Record.Plan)
 	if _, err = b.overlay(ctx, &j); err != nil {
 		return nil, err
 	}
@@ -325,11 +443,15 @@ func result(made media.Made, o render.Object) *render.StageResult {
 }
 
 func (b *bench) audio(ctx context.Context) (*render.StageResult, error) {
+	rec := b.claim.Record
+	if err := b.reserve(rec.Source.Object.Size + int64(audioBytes*rec.Source.Facts.Duration.Seconds())); err != nil {
+		return nil, err
+	}
 	source, err := b.source(ctx)
 	if err != nil {
 		return nil, err
 	}
-	j := b.job(source, b.claim.Record.Plan)
+	j := b.media(source, b.claim.Record.Plan)
 	report, done := b.report(ctx, 0)
 	j.Progress = report
 	made, err := media.EncodeAudio(ctx, j)
@@ -349,6 +471,15 @@ func (b *bench) assemble(ctx context.Context) (*render.StageResult, error) {
 	if err != nil {
 		return nil, err
 	}
+	size := int64(0)
+	for _, res := range append([]*render.StageResult{sound}, results...) {
+		if res != nil {
+			size += res.Object.Size
+		}
+	}
+	if err := b.reserve(2 * size); err != nil { // the parts, and the whole
+		return nil, err
+	}
 	files := make([]string, len(results))
 	for i, res := range results {
 		if files[i], err = b.fetch(ctx, res.Object, fmt.Sprintf("segment-%04d.mp4", i)); err != nil {
@@ -361,7 +492,7 @@ func (b *bench) assemble(ctx context.Context) (*render.StageResult, error) {
 			return nil, err
 		}
 	}
-	j := b.job("", b.claim.Record.Plan)
+	j := b.media("", b.claim.Record.Plan)
 	made, output, err := media.Assemble(ctx, j, files, audio)
 	if err != nil {
 		return nil, err
