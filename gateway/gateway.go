@@ -201,7 +201,7 @@ func serve(ctx context.Context, c Config, f facade, secret []byte, operators *op
 	}()
 	operators.Ready(f.Ready)
 	c.Ready(Bound{l.Addr().String(), operators.Addr()})
-	c.Logger.InfoContext(ctx, "gateway listens", "address", l.Addr().String(), "ops", operators.Addr(), "public_url", s.publicURL, "fingerprint", s.contract.Fingerprint())
+	c.Logger.InfoContext(ctx, "gateway listens", "address", l.Addr().String(), "public_url", s.publicURL, "fingerprint", s.contract.Fingerprint())
 
 	left := 2
 	select {

@@ -186,7 +186,6 @@ func serveOperators(ctx context.Context, cfg Config) (operators, error) {
 	if err != nil {
 		return nil, fmt.Errorf("worker: %w", err)
 	}
-	cfg.Logger.InfoContext(ctx, "worker answers operators", "ops", s.Addr())
 	return s, nil
 }
 

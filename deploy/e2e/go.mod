@@ -9,6 +9,7 @@ require github.com/vidforge/vidforge/pkg/mcptask v0.0.0
 require (
 	github.com/chromedp/chromedp v0.23.1
 	github.com/nats-io/nats.go v1.55.0
+	github.com/prometheus/common v0.72.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/vidforge/vidforge/deploy/embedded v0.0.0-00010101000000-000000000000
 	github.com/vidforge/vidforge/gateway v0.0.0-00010101000000-000000000000
@@ -100,7 +101,6 @@ require (
 	github.com/pkg/xattr v0.4.12 // indirect
 	github.com/prometheus/client_golang v1.25.0 // indirect
 	github.com/prometheus/client_model v0.6.3 // indirect
-	github.com/prometheus/common v0.72.0 // indirect
 	github.com/prometheus/otlptranslator v1.0.0 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
 	github.com/rabbitmq/amqp091-go v1.14.0 // indirect

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -62,8 +63,11 @@ type Backends struct {
 	blobs *blob.S3
 }
 
-// logWaitEvery is how often Dial says what it waits for.
-const logWaitEvery = 5 * time.Second
+// Dial says what it waits for after firstWaitLog, and then ever more rarely.
+const (
+	firstWaitLog = 5 * time.Second
+	lastWaitLog  = time.Minute
+)
 
 // waitLog says in the log what Dial waits for, again and again, and why.
 type waitLog struct {
@@ -76,11 +80,13 @@ func (w waitLog) during(ctx context.Context, store string, why func() error, do 
 	began, done, ended := time.Now(), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		ticker := time.NewTicker(logWaitEvery)
-		defer ticker.Stop()
-		for {
+		timer := time.NewTimer(firstWaitLog)
+		defer timer.Stop()
+		for pause := firstWaitLog; ; {
 			select {
-			case <-ticker.C:
+			case <-timer.C:
+				pause = min(2*pause, lastWaitLog)
+				timer.Reset(pause)
 				w.log.WarnContext(ctx, "waits for "+store, "seconds", int(time.Since(began).Seconds()), "error", why())
 			case <-done:
 				return
@@ -139,11 +145,41 @@ func Dial(ctx context.Context, e Endpoints, o DialOptions) (_ *Backends, err err
 	if b.Progress, err = progress.Open(ctx, client, o.Progress); err != nil {
 		return nil, fmt.Errorf("farm: %w", err)
 	}
-	if b.blobs, err = blob.Open(ctx, e.S3); err != nil {
+	if b.blobs, err = openBlobs(ctx, e.S3, wait); err != nil {
 		return nil, fmt.Errorf("farm: %w", err)
 	}
 	b.Blobs = b.blobs
 	return b, nil
+}
+
+// lastError is the newest error of something that is tried again and again.
+type lastError struct{ atomic.Value }
+
+type someError struct{ error }
+
+func (e *lastError) set(err error) { e.Store(someError{err}) }
+
+func (e *lastError) get() error {
+	err, _ := e.Load().(someError)
+	return err.error
+}
+
+// openBlobs waits for a store in which it has to make the bucket; otherwise
+// nothing is sent yet.
+func openBlobs(ctx context.Context, c blob.Config, wait waitLog) (s *blob.S3, err error) {
+	var last lastError
+	err = wait.during(ctx, "S3", last.get, func() error {
+		for n := 0; ; n++ {
+			if s, err = blob.Open(ctx, c); err == nil || !errors.Is(err, blob.ErrUnavailable) {
+				return err
+			}
+			last.set(err)
+			if !sleep(ctx, retryDelay(min(n, 3))) {
+				return err
+			}
+		}
+	})
+	return s, err //nolint:wrapcheck // by the caller
 }
 
 // Close closes the connections. Whoever uses the stores has ended before.

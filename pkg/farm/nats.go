@@ -139,6 +139,7 @@ func dialNATS(ctx context.Context, e Endpoints, name string, log *slog.Logger, w
 		return nil, fmt.Errorf("farm: access to NATS: %w", err)
 	}
 	connected := make(chan struct{}, 1)
+	var last lastError
 	nc, err := nats.Connect(e.NATSURL, append(options,
 		nats.Name(name),
 		nats.Timeout(5*time.Second),
@@ -154,18 +155,19 @@ func dialNATS(ctx context.Context, e Endpoints, name string, log *slog.Logger, w
 				log.Warn("nats connection lost", "error", err)
 			}
 		}),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { last.set(err) }),
 		nats.ReconnectHandler(func(nc *nats.Conn) { log.Info("nats connected again", "server", nc.ConnectedServerName()) }),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { log.Warn("nats error", "error", err) }),
 	)...)
 	if err != nil {
 		return nil, fmt.Errorf("farm: connect to NATS: %w", err)
 	}
-	err = wait.during(ctx, "NATS", nc.LastError, func() error {
+	err = wait.during(ctx, "NATS", last.get, func() error {
 		select {
 		case <-connected:
 			return nil
 		case <-ctx.Done():
-			return fmt.Errorf("farm: connect to NATS: %w", errors.Join(ctx.Err(), nc.LastError()))
+			return fmt.Errorf("farm: connect to NATS: %w", errors.Join(ctx.Err(), last.get()))
 		}
 	})
 	if err != nil {

@@ -74,6 +74,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 		Handler: mux, ReadHeaderTimeout: readHeaderTimeout,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
+	s.log.InfoContext(ctx, "answers operators", "address", s.Addr())
 	go func() {
 		err := s.http.Serve(s.listener)
 		if errors.Is(err, http.ErrServerClosed) {
