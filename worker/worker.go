@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/vidforge/vidforge/pkg/access"
 	"github.com/vidforge/vidforge/pkg/blob"
 	"github.com/vidforge/vidforge/pkg/farm"
 	"github.com/vidforge/vidforge/pkg/jobs"
@@ -114,7 +115,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	}
 	defer func() { err = errors.Join(err, operators.Close()) }()
 	backends, err := farm.Dial(ctx, cfg.Endpoints, farm.DialOptions{
-		Name: "vidforge-worker " + cfg.ID, Tuning: cfg.Tuning, Logger: cfg.Logger,
+		Name: "vidforge-worker " + cfg.ID, Role: access.Worker, Tuning: cfg.Tuning, Logger: cfg.Logger,
 		Waits: func(store string) { operators.NotReady("waits for " + store) },
 	})
 	if err != nil {
@@ -130,7 +131,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	}
 	w := &worker{
 		cfg: cfg, log: cfg.Logger.With("worker", cfg.ID), started: time.Now(), encoders: found,
-		farm:    farm.New(backends.Stores, farm.Config{Policy: cfg.Policy, Tuning: cfg.Tuning, Metrics: metrics, Logger: cfg.Logger, Holder: cfg.ID}),
+		farm:    farm.New(backends.Stores, farm.Config{Role: access.Worker, Policy: cfg.Policy, Tuning: cfg.Tuning, Metrics: metrics, Logger: cfg.Logger, Holder: cfg.ID}),
 		stores:  backends.Stores,
 		running: map[*farm.Claim]struct{}{},
 		ops:     operators,

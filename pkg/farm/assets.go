@@ -125,48 +125,67 @@ func (f *Farm) awaitProbe(ctx context.Context, a *render.Asset) *render.Asset {
 			return a
 		case <-timer.C:
 		}
-		entry, err := f.stores.Ledger.GetAsset(ctx, a.Tenant, a.ID)
+		now, err := f.asset(ctx, a.Tenant, a.ID)
 		if err != nil {
 			continue
 		}
-		if a = entry.Asset; a.State == render.AssetReady {
+		if a = now; a.State == render.AssetReady {
 			return a
 		}
 	}
 }
 
-// advanceAsset writes a probe's result into the asset.
+// asset reads an asset, after a look for its probe's result if it waits for one.
+func (f *Farm) asset(ctx context.Context, tenant render.Tenant, id render.AssetID) (*render.Asset, error) {
+	entry, err := f.assetEntry(ctx, tenant, id)
+	if err != nil {
+		return nil, err
+	}
+	return f.probed(ctx, entry)
+}
+
+// advanceAsset writes a probe's result into the asset. A worker may not: the
+// gateway that waits for the result, or the next that reads the asset, does.
 func (f *Farm) advanceAsset(ctx context.Context, w render.Work) error {
-	for {
-		entry, err := f.stores.Ledger.GetAsset(ctx, w.Tenant, w.Asset)
+	if f.worker() {
+		return nil
+	}
+	_, err := f.asset(ctx, w.Tenant, w.Asset)
+	if errors.Is(err, ledger.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return unavailable("bring the asset up to date", err)
+	}
+	return nil
+}
+
+// probed writes the result of an asset's probe into the asset, if there is one.
+func (f *Farm) probed(ctx context.Context, entry ledger.AssetEntry) (*render.Asset, error) {
+	for entry.Asset.State == render.AssetProbing {
+		res, err := f.stores.Ledger.GetResult(ctx, probeWork(entry.Asset))
 		if errors.Is(err, ledger.ErrNotFound) {
-			return nil
+			break
 		}
 		if err != nil {
-			return unavailable("read the asset", err)
-		}
-		if entry.Asset.State != render.AssetProbing {
-			return nil
-		}
-		res, err := f.stores.Ledger.GetResult(ctx, w)
-		if errors.Is(err, ledger.ErrNotFound) {
-			return nil
-		}
-		if err != nil {
-			return unavailable("read the probe's result", err)
+			return nil, fmt.Errorf("read the probe's result: %w", err)
 		}
 		next := *entry.Asset
 		next.State, next.Facts = render.AssetReady, res.Facts
-		_, err = f.stores.Ledger.UpdateAsset(ctx, entry, &next)
+		written, err := f.stores.Ledger.UpdateAsset(ctx, entry, &next)
 		if errors.Is(err, ledger.ErrConflict) && ctx.Err() == nil {
+			if entry, err = f.stores.Ledger.GetAsset(ctx, entry.Asset.Tenant, entry.Asset.ID); err != nil {
+				return nil, err //nolint:wrapcheck // the caller knows what it asked for
+			}
 			continue
 		}
 		if err != nil {
-			return unavailable("write the asset", err)
+			return nil, fmt.Errorf("write the asset: %w", err)
 		}
 		failpoint.Hit(failpoint.AssetChanged)
-		return nil
+		return written.Asset, nil
 	}
+	return entry.Asset, nil
 }
 
 // assetEntry reads an asset. ledger.ErrNotFound also for one that has expired:
@@ -191,11 +210,11 @@ func assetError(field string, id render.AssetID, err error) *render.Error {
 // Asset returns what is known of an asset: source_not_found for unknown and
 // foreign ids alike.
 func (f *Farm) Asset(ctx context.Context, tenant render.Tenant, id render.AssetID) (*render.Asset, error) {
-	entry, err := f.assetEntry(ctx, tenant, id)
+	a, err := f.asset(ctx, tenant, id)
 	if err != nil {
 		return nil, assetError("asset_uri", id, err)
 	}
-	return entry.Asset, nil
+	return a, nil
 }
 
 // MaxAssetPage is the most assets of one page.

@@ -75,7 +75,13 @@ func renderNotFound() *render.Error {
 // settle does what a record's state asks for beside itself: publish the step's
 // messages, set the timer of a pause, give back what a finished render held. It
 // may be done any number of times, by anybody.
+//
+// A worker only publishes. A gateway finds the rest to do at its next
+// reconciliation, since the render holds a slot until then.
 func (f *Farm) settle(ctx context.Context, rec *render.Record) error {
+	if f.worker() && (rec.State.Terminal() || rec.Step == render.StepApproval) {
+		return nil
+	}
 	if rec.State.Terminal() {
 		return f.settleEnd(ctx, rec)
 	}
@@ -197,7 +203,7 @@ func (f *Farm) due(ctx context.Context, rec *render.Record) (render.Event, error
 	}
 	switch rec.Step {
 	case render.StepApproval:
-		if f.now().Before(rec.Preview.Deadline) {
+		if f.worker() || f.now().Before(rec.Preview.Deadline) {
 			return nil, nil
 		}
 		return render.ApprovalTimedOut{}, nil

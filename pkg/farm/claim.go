@@ -346,6 +346,9 @@ func (c *Claim) finished(ctx context.Context, again bool) error {
 // removeLate deletes what came after the render had failed or was cancelled,
 // when its leftovers were removed already.
 func (c *Claim) removeLate(ctx context.Context) error {
+	if c.farm.worker() {
+		return nil // it may not delete: the sweep does
+	}
 	entry, err := c.farm.entry(ctx, c.Work.Tenant, c.Work.Task)
 	if err != nil {
 		return err
@@ -358,6 +361,9 @@ func (c *Claim) removeLate(ctx context.Context) error {
 
 // removeObjects deletes what an attempt that does not count has stored.
 func (c *Claim) removeObjects(ctx context.Context, res *render.StageResult) {
+	if c.farm.worker() {
+		return // it may not delete: the sweep does
+	}
 	var keys []string
 	for _, o := range []render.Object{res.Object, res.Overlay} {
 		if o.Key != "" {

@@ -25,7 +25,7 @@ func (f *Farm) Video(ctx context.Context, tenant render.Tenant, id render.ID) (*
 	switch {
 	case rec.Output != nil:
 		name := strings.TrimSuffix(rec.Source.Name, path.Ext(rec.Source.Name)) + "." + string(rec.Spec.Format)
-		return f.content(rec.Output.Object, name, rec.Spec.Format.MIMEType(), rec.Ended), nil
+		return f.content(rec, rec.Output.Object, name, rec.Spec.Format.MIMEType(), rec.Ended)
 	case rec.State.Terminal():
 		return nil, noResource("The render ended without a video.")
 	default:
@@ -42,7 +42,7 @@ func (f *Farm) Preview(ctx context.Context, tenant render.Tenant, id render.ID) 
 	rec := entry.Record
 	switch {
 	case rec.Preview != nil:
-		return f.content(rec.Preview.Object, "watermark-preview.png", "image/png", rec.Preview.Ready), nil
+		return f.content(rec, rec.Preview.Object, "watermark-preview.png", "image/png", rec.Preview.Ready)
 	case rec.State.Terminal() || !rec.Spec.NeedsApproval():
 		return nil, noResource("This render has no watermark preview.")
 	default:
@@ -60,7 +60,13 @@ func notYet(message string) *render.Error {
 	return e
 }
 
-func (f *Farm) content(o render.Object, name, mime string, modified time.Time) *Content {
+// content serves an object of a render. What a worker said is the render's
+// object is only believed below the render's own prefix: gateways may read
+// everything.
+func (f *Farm) content(rec *render.Record, o render.Object, name, mime string, modified time.Time) (*Content, error) {
+	if !strings.HasPrefix(o.Key, blob.RenderPrefix(rec.Tenant, rec.ID)) {
+		return nil, noResource("The object is not stored with the render.")
+	}
 	return &Content{
 		Object: o, Name: name, MIMEType: mime, Modified: modified,
 		Open: func(ctx context.Context, offset, length int64) (io.ReadCloser, error) {
@@ -80,7 +86,7 @@ func (f *Farm) content(o render.Object, name, mime string, modified time.Time) *
 			}
 			return url, expires, nil
 		},
-	}
+	}, nil
 }
 
 // ErrGone is the cause when a pinned object is gone or was replaced.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/vidforge/vidforge/pkg/access"
 	"github.com/vidforge/vidforge/pkg/blob"
 	"github.com/vidforge/vidforge/pkg/jobs"
 	"github.com/vidforge/vidforge/pkg/ledger"
@@ -42,6 +43,9 @@ type Endpoints struct {
 type DialOptions struct {
 	// Name of this process, shown by the NATS server.
 	Name string
+	// Role of this process. A worker uses what a gateway has made, and waits
+	// for it. Defaults to one that may do everything.
+	Role access.Role
 	// Tuning fills what the settings of the stores leave open.
 	Tuning   Tuning
 	Ledger   ledger.Config
@@ -108,6 +112,11 @@ func Dial(ctx context.Context, e Endpoints, o DialOptions) (_ *Backends, err err
 		return nil, fmt.Errorf("farm: %w", err)
 	}
 	o.Tuning.apply(&o)
+	o.Ledger.Role, o.Jobs.Role = o.Role, o.Role
+	o.Ledger.API, o.Jobs.API = e.NATS.API, e.NATS.API
+	if o.Role == access.Worker {
+		e.S3.CreateBucket = false
+	}
 	o.Ledger.Prefix = cmp.Or(o.Ledger.Prefix, e.Prefix)
 	o.Jobs.Prefix = cmp.Or(o.Jobs.Prefix, e.Prefix)
 	o.Progress.Prefix = cmp.Or(o.Progress.Prefix, e.Prefix)
@@ -125,7 +134,7 @@ func Dial(ctx context.Context, e Endpoints, o DialOptions) (_ *Backends, err err
 	if b.nats, err = dialNATS(ctx, e, o.Name, o.Logger, wait); err != nil {
 		return nil, err
 	}
-	err = wait.during(ctx, "JetStream", b.nats.LastError, func() (err error) {
+	open := func() (err error) {
 		if b.Ledger, err = ledger.Open(ctx, b.nats, o.Ledger); err != nil {
 			return fmt.Errorf("farm: %w", err)
 		}
@@ -133,8 +142,8 @@ func Dial(ctx context.Context, e Endpoints, o DialOptions) (_ *Backends, err err
 			return fmt.Errorf("farm: %w", err)
 		}
 		return nil
-	})
-	if err != nil {
+	}
+	if err = wait.during(ctx, "JetStream", b.nats.LastError, func() error { return wait.untilReady(ctx, open) }); err != nil {
 		return nil, err
 	}
 	client, err := progress.Endpoint{URL: e.RedisURL, Access: e.Redis}.Connect()
@@ -180,6 +189,27 @@ func openBlobs(ctx context.Context, c blob.Config, wait waitLog) (s *blob.S3, er
 		}
 	})
 	return s, err //nolint:wrapcheck // by the caller
+}
+
+// readyPause is how long a worker waits before it looks again for what a gateway
+// makes.
+const readyPause = time.Second
+
+// untilReady opens what a gateway may not have made yet.
+func (w waitLog) untilReady(ctx context.Context, open func() error) error {
+	for said := false; ; said = true {
+		err := open()
+		if err == nil || !errors.Is(err, ledger.ErrNotReady) && !errors.Is(err, jobs.ErrNotReady) {
+			return err
+		}
+		if !said {
+			w.waits("a gateway to set up NATS")
+			w.log.InfoContext(ctx, "waits for a gateway to set up NATS", "error", err)
+		}
+		if !sleep(ctx, readyPause) {
+			return errors.Join(ctx.Err(), err)
+		}
+	}
 }
 
 // Close closes the connections. Whoever uses the stores has ended before.

@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/vidforge/vidforge/pkg/access"
 	"github.com/vidforge/vidforge/pkg/blob"
 	"github.com/vidforge/vidforge/pkg/jobs"
 	"github.com/vidforge/vidforge/pkg/ledger"
@@ -50,6 +51,10 @@ type Config struct {
 	SweepEvery time.Duration
 	// Policy bounds plans. Defaults to one segment a render.
 	Policy render.Policy
+	// Role of this process. A worker moves records on, and leaves to gateways
+	// what it has no right to: assets, slots, timers, ended pauses, deletions.
+	// Defaults to one that does everything.
+	Role access.Role
 	// Tuning is that of the stores.
 	Tuning Tuning
 	// MaxAttempts bounds how often a work may fail: on that many distinct
@@ -191,6 +196,9 @@ func (f *Farm) Workers(ctx context.Context) ([]progress.Worker, error) {
 	}
 	return ws, nil
 }
+
+// worker reports whether this process has the rights of a worker only.
+func (f *Farm) worker() bool { return f.cfg.Role == access.Worker }
 
 // now is the clock in UTC, to the millisecond that records keep.
 func (f *Farm) now() time.Time { return f.cfg.Now().UTC().Truncate(time.Millisecond) }

@@ -26,6 +26,14 @@ type NATSAccess struct {
 	// CertFile and KeyFile are the client's certificate and key in PEM.
 	CertFile, KeyFile string
 
+	// Inbox begins the subjects of the answers that this process gets. Give
+	// each user of NATS one of its own, and the right to no other. Defaults to
+	// _INBOX.
+	Inbox string
+	// API begins the requests to JetStream. It differs from $JS.API where this
+	// process's account imports the JetStream of another.
+	API string
+
 	// At most one of the next four is set; or the URL holds user and password,
 	// or a token.
 
@@ -46,6 +54,9 @@ func (a NATSAccess) options(rawURL string, log *slog.Logger) ([]nats.Option, err
 		return nil, err
 	}
 	var o []nats.Option
+	if a.Inbox != "" {
+		o = append(o, nats.CustomInboxPrefix(a.Inbox))
+	}
 	if a.CAFile != "" {
 		o = append(o, nats.RootCAs(a.CAFile))
 	}

@@ -34,7 +34,7 @@ func (f *Farm) Run(ctx context.Context) error {
 	}
 	g.Go(func() error {
 		return f.keep(ctx, "watch renders", func(ctx context.Context) error {
-			return f.stores.Ledger.WatchRenders(ctx, func(rec *render.Record) { f.hub.wake(rec.ID) })
+			return f.stores.Ledger.WatchRenders(ctx, f.hub.wake)
 		})
 	})
 	g.Go(func() error { return f.keep(ctx, "timers", f.fireTimers) })
@@ -172,6 +172,33 @@ func (f *Farm) reconcileSlots(ctx context.Context) error {
 		}
 		if err := f.reconcileSlot(ctx, holder); err != nil {
 			f.log.WarnContext(ctx, "reconcile", "render_id", holder.Task, "error", err)
+		}
+	}
+	return nil
+}
+
+// reconcileSlotsOf settles those of a tenant's renders that have ended, which
+// frees their slots.
+func (f *Farm) reconcileSlotsOf(ctx context.Context, tenant render.Tenant) error {
+	for holder, err := range f.stores.Ledger.Slots(ctx) {
+		if err != nil {
+			return fmt.Errorf("read slots: %w", err)
+		}
+		if holder.Tenant != tenant {
+			continue
+		}
+		entry, err := f.stores.Ledger.GetRender(ctx, tenant, holder.Task)
+		if errors.Is(err, ledger.ErrNotFound) {
+			continue // perhaps not yet; see slotGrace
+		}
+		if err != nil {
+			return fmt.Errorf("read a render: %w", err)
+		}
+		if !entry.Record.State.Terminal() {
+			continue
+		}
+		if err := f.settle(ctx, entry.Record); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -117,6 +117,13 @@ func (s *submission) create(ctx context.Context) (entry ledger.RenderEntry, crea
 	}
 	slot, err := f.stores.Ledger.TakeSlot(ctx, s.tenant, s.id, f.cfg.MaxConcurrent)
 	if errors.Is(err, ledger.ErrNoSlot) {
+		// Renders that workers ended hold theirs until a gateway looks.
+		if err := f.reconcileSlotsOf(ctx, s.tenant); err != nil {
+			return entry, false, unavailable("look for slots of ended renders", err)
+		}
+		slot, err = f.stores.Ledger.TakeSlot(ctx, s.tenant, s.id, f.cfg.MaxConcurrent)
+	}
+	if errors.Is(err, ledger.ErrNoSlot) {
 		e := render.Errorf(render.CodeRenderQuotaExceeded, render.BlameCaller,
 			"All %d concurrent renders of this tenant are in use. Wait for one to finish, or cancel one.", f.cfg.MaxConcurrent)
 		e.RetryAfter = 30 * time.Second
@@ -233,11 +240,10 @@ func notRenderable(field string, facts *render.Facts) *render.Error {
 }
 
 func (f *Farm) pin(ctx context.Context, tenant render.Tenant, field string, id render.AssetID) (*render.SourceRef, error) {
-	entry, err := f.assetEntry(ctx, tenant, id)
+	a, err := f.asset(ctx, tenant, id)
 	if err != nil {
 		return nil, assetError(field, id, err)
 	}
-	a := entry.Asset
 	if a.State != render.AssetReady {
 		e := render.Errorf(render.CodeAssetNotReady, render.BlameCaller, "The asset is still being examined; send the same request again in a few seconds.")
 		if a.State == render.AssetPending {

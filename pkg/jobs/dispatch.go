@@ -50,6 +50,9 @@ type dispatcher struct {
 
 // Dispatch implements Queue.
 func (q *JetStream) Dispatch(ctx context.Context, class render.Class) error {
+	if err := q.gatewayOnly(); err != nil {
+		return fmt.Errorf("dispatch: %w", err)
+	}
 	if _, ok := q.classes[class]; !ok {
 		return fmt.Errorf("dispatch: unknown class %q", class)
 	}

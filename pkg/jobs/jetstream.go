@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/vidforge/vidforge/pkg/access"
 	"github.com/vidforge/vidforge/pkg/failpoint"
 	"github.com/vidforge/vidforge/pkg/internal/jsretry"
 	"github.com/vidforge/vidforge/pkg/render"
@@ -71,7 +72,8 @@ type consumers struct{ backlog, work jetstream.Consumer }
 var _ Queue = (*JetStream)(nil)
 
 // Open makes the queue's streams and consumers where they are missing and
-// adjusts them to cfg where they are there.
+// adjusts them to cfg where they are there. A worker only looks for those that
+// it uses, and gets ErrNotReady while they are missing.
 func Open(ctx context.Context, nc *nats.Conn, cfg Config) (*JetStream, error) {
 	cfg.AckWait = cmp.Or(cfg.AckWait, 20*time.Second)
 	cfg.MaxWorkers = cmp.Or(cfg.MaxWorkers, 4096)
@@ -86,15 +88,19 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config) (*JetStream, error) {
 	case !prefixPattern.MatchString(cfg.Prefix):
 		return nil, fmt.Errorf("jobs: prefix %q must consist of letters and digits", cfg.Prefix)
 	}
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(cfg.Timeout))
+	js, err := access.JetStream(nc, cfg.API, cfg.Timeout)
 	if err != nil {
 		return nil, fmt.Errorf("jobs: %w", err)
 	}
-	q := &JetStream{cfg: cfg, log: cfg.Logger, root: cfg.Prefix + "vidforge.", nc: nc, js: js, classes: map[render.Class]consumers{}}
+	q := &JetStream{cfg: cfg, log: cfg.Logger, root: cfg.root(), nc: nc, js: js, classes: map[render.Class]consumers{}}
 	if q.log == nil {
 		q.log = slog.Default()
 	}
-	if err := q.open(ctx); err != nil {
+	open := q.open
+	if cfg.Role == access.Worker {
+		open = q.bind
+	}
+	if err := open(ctx); err != nil {
 		return nil, fmt.Errorf("jobs: %w", err)
 	}
 	return q, nil
@@ -104,7 +110,7 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config) (*JetStream, error) {
 // streams yet: a program that was told no number changes nothing.
 func (q *JetStream) replicasThere(ctx context.Context) (n int, err error) {
 	err = jsretry.Do(ctx, q.cfg.Timeout, func(ctx context.Context) error {
-		s, err := q.js.Stream(ctx, q.cfg.Prefix+"vidforge_backlog")
+		s, err := q.js.Stream(ctx, q.cfg.streamName(streamBacklog))
 		if err != nil {
 			return fmt.Errorf("look for streams: %w", err)
 		}
@@ -134,15 +140,15 @@ func (q *JetStream) open(ctx context.Context) (err error) {
 	}
 	queue := once
 	queue.Retention = jetstream.WorkQueuePolicy
-	if q.backlog, err = q.stream(ctx, "backlog", queue, "backlog.>"); err != nil {
+	if q.backlog, err = q.stream(ctx, streamBacklog, queue, "backlog.>"); err != nil {
 		return err
 	}
-	if q.work, err = q.stream(ctx, "work", queue, "work.>"); err != nil {
+	if q.work, err = q.stream(ctx, streamWork, queue, "work.>"); err != nil {
 		return err
 	}
 	letters := once
 	letters.MaxAge = deadFor
-	if q.dead, err = q.stream(ctx, "dead", letters, "dead.>"); err != nil {
+	if q.dead, err = q.stream(ctx, streamDead, letters, "dead.>"); err != nil {
 		return err
 	}
 	// Scheduling excludes DiscardNew, hence a stream of its own; a newer
@@ -155,10 +161,10 @@ func (q *JetStream) open(ctx context.Context) (err error) {
 		AllowRollup:       true,
 		MaxAge:            timersFor,
 	}
-	if q.timers, err = q.stream(ctx, "timers", timers, "timer.>"); err != nil {
+	if q.timers, err = q.stream(ctx, streamTimers, timers, "timer.>"); err != nil {
 		return err
 	}
-	if q.due, err = q.consumer(ctx, q.timers, "due", "timer.due.>"); err != nil {
+	if q.due, err = q.consumer(ctx, q.timers, consumerDue, "timer.due.>"); err != nil {
 		return err
 	}
 	for _, class := range render.Classes() {
@@ -175,7 +181,7 @@ func (q *JetStream) open(ctx context.Context) (err error) {
 }
 
 func (q *JetStream) stream(ctx context.Context, name string, cfg jetstream.StreamConfig, subject string) (s jetstream.Stream, err error) {
-	cfg.Name = q.cfg.Prefix + "vidforge_" + name
+	cfg.Name = q.cfg.streamName(name)
 	cfg.Subjects = []string{q.root + subject}
 	cfg.Storage = jetstream.FileStorage
 	cfg.Replicas = q.cfg.Replicas
@@ -453,6 +459,9 @@ func (d *delivery) tell(ctx context.Context, what string) error {
 
 // Cancel implements Queue.
 func (q *JetStream) Cancel(ctx context.Context, task render.ID) error {
+	if err := q.gatewayOnly(); err != nil {
+		return fmt.Errorf("broadcast a cancellation: %w", err)
+	}
 	if _, ok := render.ParseID(string(task)); !ok {
 		return errors.New("broadcast a cancellation: malformed render id")
 	}
@@ -549,6 +558,9 @@ func (q *JetStream) deadLetter(ctx context.Context, seq uint64) (DeadLetter, err
 
 // Depth implements Queue.
 func (q *JetStream) Depth(ctx context.Context, class render.Class) (Depth, error) {
+	if err := q.gatewayOnly(); err != nil {
+		return Depth{}, fmt.Errorf("depth of %s: %w", class, err)
+	}
 	c, ok := q.classes[class]
 	if !ok {
 		return Depth{}, fmt.Errorf("depth: unknown class %q", class)

@@ -19,11 +19,20 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/vidforge/vidforge/pkg/access"
 	"github.com/vidforge/vidforge/pkg/render"
 )
 
-// ErrNone is returned by Fetch when nothing came within the wait.
-var ErrNone = errors.New("jobs: nothing to do")
+var (
+	// ErrNone is returned by Fetch when nothing came within the wait.
+	ErrNone = errors.New("jobs: nothing to do")
+	// ErrForbidden is returned when the role of this program does not have what
+	// a call needs. Nothing was asked of the server.
+	ErrForbidden = errors.New("jobs: not for this role")
+	// ErrNotReady is returned by Open to a worker while no gateway has made the
+	// streams.
+	ErrNotReady = errors.New("jobs: not set up yet")
+)
 
 type (
 	// Message is a piece of work on its way to a worker.
@@ -107,6 +116,11 @@ type Config struct {
 	Poll time.Duration
 	// Timeout bounds every single call to the server. Defaults to 5 s.
 	Timeout time.Duration
+	// Role of this program. A worker makes no streams and can only fetch, end
+	// and publish work; see Access. Defaults to one that may do everything.
+	Role access.Role
+	// API is the prefix of JetStream's API; see access.JetStream.
+	API string
 	// Prefix is put before every stream's and subject's name: [A-Za-z0-9]*.
 	Prefix string
 	// Logger defaults to slog.Default().

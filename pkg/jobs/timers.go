@@ -19,6 +19,9 @@ import (
 // Schedule implements Queue. The server fires with a resolution of 1 s; the
 // time is rounded up, so that a timer is never early.
 func (q *JetStream) Schedule(ctx context.Context, t Timer) error {
+	if err := q.gatewayOnly(); err != nil {
+		return fmt.Errorf("schedule: %w", err)
+	}
 	if _, ok := render.ParseID(string(t.Task)); !ok || !namePattern.MatchString(t.Name) {
 		return errors.New("schedule: malformed render id or name")
 	}
@@ -45,6 +48,9 @@ func (q *JetStream) Schedule(ctx context.Context, t Timer) error {
 
 // FetchTimer implements Queue.
 func (q *JetStream) FetchTimer(ctx context.Context, wait time.Duration) (Timer, func(context.Context) error, error) {
+	if err := q.gatewayOnly(); err != nil {
+		return Timer{}, nil, fmt.Errorf("fetch timer: %w", err)
+	}
 	msg, err := q.fetch(ctx, q.due, wait)
 	if err != nil {
 		return Timer{}, nil, fmt.Errorf("fetch timer: %w", err)

@@ -59,10 +59,14 @@ type bucket struct {
 	stream  jetstream.Stream
 	prefix  string // of subjects, with the last dot
 	timeout time.Duration
+	access  bucketAccess
 }
 
 type bucketConfig struct {
+	kind     string
 	name     string
+	access   bucketAccess
+	below    string // the keys that may be written
 	replicas int
 	maxAge   time.Duration // 0: keys live until their own TTL
 	metadata map[string]string
@@ -70,7 +74,7 @@ type bucketConfig struct {
 }
 
 func openBucket(ctx context.Context, js jetstream.JetStream, c bucketConfig) (*bucket, error) {
-	b := &bucket{js: js, prefix: "$KV." + c.name + ".", timeout: c.timeout}
+	b := &bucket{js: js, prefix: "$KV." + c.name + ".", timeout: c.timeout, access: c.access}
 	cfg := jetstream.StreamConfig{
 		Name:              "KV_" + c.name,
 		Subjects:          []string{b.prefix + ">"},
@@ -79,7 +83,7 @@ func openBucket(ctx context.Context, js jetstream.JetStream, c bucketConfig) (*b
 		Discard:           jetstream.DiscardNew,
 		Storage:           jetstream.FileStorage,
 		Replicas:          c.replicas,
-		AllowRollup:       true,
+		AllowRollup:       false, // a writer of one key could remove all others
 		DenyDelete:        true,
 		AllowMsgTTL:       true,
 		AllowDirect:       false,
@@ -90,16 +94,29 @@ func openBucket(ctx context.Context, js jetstream.JetStream, c bucketConfig) (*b
 	}
 	err := jsretry.Do(ctx, c.timeout, func(ctx context.Context) error {
 		var err error
+		if c.access != accessOwn {
+			if b.stream, err = js.Stream(ctx, cfg.Name); err != nil {
+				return fmt.Errorf("look for it: %w", err)
+			}
+			return nil
+		}
 		if b.stream, err = js.CreateOrUpdateStream(ctx, cfg); err != nil {
 			return fmt.Errorf("create or update: %w", err)
 		}
 		return nil
 	})
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		err = fmt.Errorf("%w: %w", ErrNotReady, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open bucket %s: %w", c.name, err)
 	}
 	return b, nil
 }
+
+// allows reports whether this program's role may do that with the bucket. One
+// that it may not even read is nil.
+func (b *bucket) allows(a bucketAccess) bool { return b != nil && b.access >= a }
 
 // last reads the last message of a key from the leader, once.
 func (b *bucket) last(ctx context.Context, key string) (entry, error) {
@@ -118,6 +135,9 @@ func (b *bucket) last(ctx context.Context, key string) (entry, error) {
 
 // look reads a key from the leader, also a deleted or absent one.
 func (b *bucket) look(ctx context.Context, key string) (e entry, err error) {
+	if !b.allows(accessRead) {
+		return entry{}, ErrForbidden
+	}
 	err = jsretry.Do(ctx, b.timeout, func(ctx context.Context) error {
 		e, err = b.last(ctx, key)
 		return err
@@ -137,18 +157,27 @@ func (b *bucket) get(ctx context.Context, key string) (entry, error) {
 // put writes a key whose last message has the expected revision (0: none, or
 // expired). ErrConflict when it has another. A zero ttl keeps the key.
 func (b *bucket) put(ctx context.Context, key string, data []byte, expected uint64, ttl time.Duration) (uint64, error) {
+	if b == nil {
+		return 0, ErrForbidden
+	}
 	return b.write(ctx, &nats.Msg{Subject: b.prefix + key, Data: data, Header: nats.Header{}}, expected, ttl)
 }
 
 // remove deletes a key at the revision, by a marker, because deleting the
 // message is not a compare-and-set on a replicated stream.
 func (b *bucket) remove(ctx context.Context, key string, revision uint64) error {
+	if b == nil {
+		return ErrForbidden
+	}
 	msg := &nats.Msg{Subject: b.prefix + key, Header: nats.Header{opHeader: {opDelete}}}
 	_, err := b.write(ctx, msg, revision, markerTTL)
 	return err
 }
 
 func (b *bucket) write(ctx context.Context, msg *nats.Msg, expected uint64, ttl time.Duration) (uint64, error) {
+	if !b.allows(accessWrite) {
+		return 0, ErrForbidden
+	}
 	nonce := rand.Text()
 	msg.Header.Set(nonceHeader, nonce)
 	opts := []jetstream.PublishOpt{jetstream.WithExpectLastSequencePerSubject(expected)}
@@ -207,6 +236,9 @@ func (b *bucket) create(ctx context.Context, key string, data []byte, ttl time.D
 // keys lists the keys below a prefix (with its last dot) by one question to
 // the leader. Deleted keys may be among them.
 func (b *bucket) keys(ctx context.Context, prefix string) ([]string, error) {
+	if !b.allows(accessRead) {
+		return nil, ErrForbidden
+	}
 	var keys []string
 	err := jsretry.Do(ctx, b.timeout, func(ctx context.Context) error {
 		info, err := b.stream.Info(ctx, jetstream.WithSubjectFilter(b.prefix+prefix+">"))
@@ -234,6 +266,9 @@ func (b *bucket) scan(ctx context.Context) iter.Seq2[entry, error] {
 // consumer reads the bucket's messages in order. It may sit on a follower: what
 // it says is no answer to a question.
 func (b *bucket) consumer(ctx context.Context, from jetstream.DeliverPolicy) (jetstream.Consumer, error) {
+	if !b.allows(accessOwn) {
+		return nil, ErrForbidden
+	}
 	var opened jetstream.Consumer
 	err := jsretry.Do(ctx, b.timeout, func(ctx context.Context) error {
 		c, err := b.stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: from})

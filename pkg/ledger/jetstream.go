@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"hash/fnv"
 	"regexp"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/vidforge/vidforge/pkg/access"
 	"github.com/vidforge/vidforge/pkg/internal/jsretry"
 	"github.com/vidforge/vidforge/pkg/render"
 )
@@ -20,6 +22,10 @@ import (
 // keep is how long results, attempts and slots live when nothing else ends
 // them: longer than any render.
 const keep = render.RenderRetention + 24*time.Hour
+
+// longest is how long any key lives that nobody touches: a bucket's own limit,
+// also for what a program left without a time of its own.
+const longest = longestRender + 24*time.Hour
 
 var (
 	namePattern   = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
@@ -30,6 +36,7 @@ var (
 // JetStream is the Ledger in JetStream key-value buckets:
 //
 //	renders_<shard>  <tenant>.<render>
+//	intents_<shard>  <tenant>.<render>.submission, <tenant>.<render>.approval
 //	works_<shard>    result.<work>, attempts.<work>
 //	assets           <tenant>.<asset>
 //	idem             <tenant>.<key hash>
@@ -42,15 +49,17 @@ var (
 // messages of module proto.
 type JetStream struct {
 	cfg                                  Config
-	renders, works                       []*bucket
+	renders, intents, works              []*bucket
 	assets, idem, slots, leases, secrets *bucket
+	parts                                partCache
 }
 
 var _ Ledger = (*JetStream)(nil)
 
 // Open makes the ledger's buckets where they are missing, and adjusts replicas
-// and lease time where they are there. It fails if the records that are there
-// are spread over another number of shards.
+// and lease time where they are there; a worker only looks for those that it
+// uses, and gets ErrNotReady while they are missing. Open fails if the records
+// that are there are spread over another number of shards.
 func Open(ctx context.Context, nc *nats.Conn, cfg Config) (*JetStream, error) {
 	cfg.LeaseTTL = cmp.Or(cfg.LeaseTTL, 20*time.Second).Round(time.Second)
 	cfg.Timeout = cmp.Or(cfg.Timeout, 5*time.Second)
@@ -65,7 +74,7 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config) (*JetStream, error) {
 	case !prefixPattern.MatchString(cfg.Prefix):
 		return nil, fmt.Errorf("ledger: prefix %q must consist of letters and digits", cfg.Prefix)
 	}
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(cfg.Timeout))
+	js, err := access.JetStream(nc, cfg.API, cfg.Timeout)
 	if err != nil {
 		return nil, fmt.Errorf("ledger: %w", err)
 	}
@@ -79,9 +88,8 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config) (*JetStream, error) {
 const shardsKey = "vidforge-shards"
 
 func (l *JetStream) open(ctx context.Context, js jetstream.JetStream) error {
-	bucketName := func(kind string) string { return l.cfg.Prefix + "vidforge_" + kind }
 	err := jsretry.Do(ctx, l.cfg.Timeout, func(ctx context.Context) error {
-		first, err := js.Stream(ctx, "KV_"+bucketName("renders_0"))
+		first, err := js.Stream(ctx, l.cfg.streamName(kindRenders+"_0"))
 		if err != nil {
 			return fmt.Errorf("look for records: %w", err)
 		}
@@ -97,34 +105,50 @@ func (l *JetStream) open(ctx context.Context, js jetstream.JetStream) error {
 		l.cfg.Replicas = cmp.Or(l.cfg.Replicas, there.Replicas)
 		return nil
 	})
-	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound) && l.cfg.Role == access.Worker:
+		return fmt.Errorf("%w: there is no bucket of records", ErrNotReady)
+	case err != nil && !errors.Is(err, jetstream.ErrStreamNotFound):
 		return err
 	}
 	l.cfg.Shards, l.cfg.Replicas = cmp.Or(l.cfg.Shards, 1), cmp.Or(l.cfg.Replicas, 1)
-	shards := map[string]string{shardsKey: strconv.Itoa(l.cfg.Shards)}
-	base := bucketConfig{replicas: l.cfg.Replicas, timeout: l.cfg.Timeout}
-	for i := range l.cfg.Shards {
-		for kind, list := range map[string]*[]*bucket{"renders_": &l.renders, "works_": &l.works} {
-			c := base
-			c.name, c.metadata = bucketName(kind+strconv.Itoa(i)), shards
-			b, err := openBucket(ctx, js, c)
-			if err != nil {
-				return err
-			}
-			*list = append(*list, b)
+	for _, c := range l.cfg.buckets() {
+		if c.access == accessNone {
+			continue
 		}
-	}
-	for kind, at := range map[string]**bucket{"assets": &l.assets, "idem": &l.idem, "slots": &l.slots, "leases": &l.leases, "secrets": &l.secrets} {
-		c := base
-		c.name = bucketName(kind)
-		if kind == "leases" {
-			c.maxAge = l.cfg.LeaseTTL
-		}
-		if *at, err = openBucket(ctx, js, c); err != nil {
+		b, err := openBucket(ctx, js, c)
+		if err != nil {
 			return err
 		}
+		l.place(c.kind, b)
+	}
+	for _, list := range [][]*bucket{l.renders, l.intents, l.works} {
+		slices.Reverse(list) // they were opened from the last to the first
 	}
 	return nil
+}
+
+// place puts an opened bucket where it belongs. What a role may not use stays
+// nil, and answers ErrForbidden.
+func (l *JetStream) place(kind string, b *bucket) {
+	switch kind {
+	case kindRenders:
+		l.renders = append(l.renders, b)
+	case kindIntents:
+		l.intents = append(l.intents, b)
+	case kindWorks:
+		l.works = append(l.works, b)
+	case kindAssets:
+		l.assets = b
+	case kindIdem:
+		l.idem = b
+	case kindSlots:
+		l.slots = b
+	case kindLeases:
+		l.leases = b
+	case kindSecrets:
+		l.secrets = b
+	}
 }
 
 // shard picks the bucket of an owner's keys.

@@ -21,9 +21,12 @@ type lease struct {
 
 var _ Lease = (*lease)(nil)
 
+// workLease begins the keys of works' leases, which is all that workers take.
+const workLease = "work."
+
 // LeaseWork implements Ledger.
 func (l *JetStream) LeaseWork(ctx context.Context, w render.Work, holder string) (Lease, error) {
-	key, err := workKey("work.", w)
+	key, err := workKey(workLease, w)
 	if err != nil {
 		return nil, fmt.Errorf("lease: %w", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"iter"
 	"time"
 
+	"github.com/vidforge/vidforge/pkg/access"
 	"github.com/vidforge/vidforge/pkg/render"
 	vidforgev1 "github.com/vidforge/vidforge/proto/vidforge/v1"
 )
@@ -38,8 +39,9 @@ var (
 // write its successor (revision, fields that a newer version wrote).
 type RenderEntry struct {
 	Record   *render.Record
-	Revision uint64
+	Revision uint64 // of its state
 	origin   *vidforgev1.RenderRecord
+	approval part
 }
 
 // AssetEntry is an asset record as read.
@@ -105,11 +107,11 @@ type Ledger interface {
 	// One that changes meanwhile may come twice. It is for reconciliation, not
 	// for requests.
 	Renders(ctx context.Context) iter.Seq2[RenderEntry, error]
-	// WatchRenders calls fn with every record that is written from now on,
-	// one after the other, until ctx ends, and returns nil then. It may lag
-	// behind an acknowledged write and may skip intermediate records: a hint,
-	// never an answer.
-	WatchRenders(ctx context.Context, fn func(*render.Record)) error
+	// WatchRenders calls fn with the id of every record that is written from
+	// now on, one after the other, until ctx ends, and returns nil then. It may
+	// lag behind an acknowledged write and may skip some: a hint, never an
+	// answer.
+	WatchRenders(ctx context.Context, fn func(render.ID)) error
 
 	// CreateAsset, GetAsset and UpdateAsset are as for renders. An asset
 	// expires at Asset.Expires.
@@ -208,6 +210,11 @@ type Config struct {
 	LeaseTTL time.Duration
 	// Timeout bounds every single call to the server. Defaults to 5 s.
 	Timeout time.Duration
+	// Role of this program. A worker makes no buckets and cannot use all of
+	// them; see Access. Defaults to one that may do everything.
+	Role access.Role
+	// API is the prefix of JetStream's API; see access.JetStream.
+	API string
 	// Prefix is put before every bucket's name, so that tests and farms can
 	// share a server. [A-Za-z0-9]*.
 	Prefix string

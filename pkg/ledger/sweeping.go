@@ -82,7 +82,11 @@ func (l *JetStream) RenderOf(ctx context.Context, tenantKey string, id render.ID
 	if err != nil {
 		return RenderEntry{}, fmt.Errorf("get render %s: %w", id, err)
 	}
-	return decodeRender(e)
+	entry, err := l.entryOf(ctx, e)
+	if err != nil {
+		return RenderEntry{}, fmt.Errorf("get render %s: %w", id, err)
+	}
+	return entry, nil
 }
 
 // AssetOf implements Ledger.

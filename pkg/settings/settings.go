@@ -166,6 +166,8 @@ func Endpoints(fs *flag.FlagSet, e *farm.Endpoints) {
 	fs.StringVar(&e.NATS.PasswordFile, "nats-password-file", "", "`file` with the password of --nats-user, read again for each connection")
 	fs.StringVar(&e.NATS.Token, "nats-token", "", "token for NATS")
 	fs.StringVar(&e.NATS.TokenFile, "nats-token-file", "", "`file` with the token for NATS, read again for each connection")
+	fs.StringVar(&e.NATS.Inbox, "nats-inbox", "", "`subject` that begins this process's answers, which its NATS user alone may listen to (default _INBOX)")
+	fs.StringVar(&e.NATS.API, "nats-api", "", "`subject` that begins requests to JetStream, where it is imported from another account (default $JS.API)")
 	fs.StringVar(&e.RedisURL, "redis-url", "redis://127.0.0.1:6379", "`URL` of Redis, redis:// or rediss://")
 	fs.StringVar(&e.Redis.CAFile, "redis-ca-file", "", "`file` with the authorities (PEM) for Redis's certificate, instead of the system's")
 	fs.StringVar(&e.Redis.CertFile, "redis-cert-file", "", "`file` with this process's certificate (PEM) for Redis")

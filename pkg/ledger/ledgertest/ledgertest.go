@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -256,7 +257,7 @@ func testRenderConflict(t *testing.T, b *bench) {
 	ok(t, err)
 	_, err = b.UpdateRender(ctx, e, next)
 	wantErr(t, err, ledger.ErrConflict)
-	b.wantTTL(t, string(rec.ID), 0)
+	b.wantTTL(t, string(rec.ID), 2*render.RenderRetention)
 
 	other := *next
 	other.ID = render.NewID()
@@ -272,7 +273,7 @@ func testRenderConflict(t *testing.T, b *bench) {
 	for i := range 20 {
 		wg.Go(func() {
 			mine := *next
-			mine.Slot = i
+			mine.RestartReason = strconv.Itoa(i)
 			switch _, err := b.UpdateRender(ctx, e2, &mine); {
 			case err == nil:
 				won <- i
@@ -287,8 +288,8 @@ func testRenderConflict(t *testing.T, b *bench) {
 	}
 	got, err := b.GetRender(ctx, alice, rec.ID)
 	ok(t, err)
-	if i := <-won; got.Record.Slot != i {
-		t.Errorf("the record says %d, the winner wrote %d", got.Record.Slot, i)
+	if i := <-won; got.Record.RestartReason != strconv.Itoa(i) {
+		t.Errorf("the record says %s, the winner wrote %d", got.Record.RestartReason, i)
 	}
 }
 
@@ -502,7 +503,7 @@ func testWatchRenders(t *testing.T, b *bench) {
 	seen := make(chan render.ID, 1000)
 	done := make(chan error, 1)
 	go func() {
-		done <- b.WatchRenders(ctx, func(rec *render.Record) { seen <- rec.ID })
+		done <- b.WatchRenders(ctx, func(id render.ID) { seen <- id })
 	}()
 	// The watch begins at a time that only its first sign shows.
 	eventually(t, "the watch sees something", func() bool {
