@@ -1,6 +1,9 @@
 package render
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // MaxSegments bounds a plan that is believed. A real one has far fewer.
 const MaxSegments = 10_000
@@ -76,7 +79,7 @@ func (r *Record) makeSound() {
 	}
 	switch {
 	case r.State == StateSucceeded && r.Output == nil,
-		!r.State.Terminal() && r.Step == StepDone:
+		!r.State.Terminal() && !slices.Contains([]Step{StepPreview, StepApproval, StepPlan, StepEncode, StepAssemble}, r.Step):
 		r.backTo(first)
 	case r.State.Terminal():
 		r.Step = StepDone
@@ -95,7 +98,7 @@ func (r *Record) makeSound() {
 		r.backTo(StepPreview)
 	case r.Step == StepApproval:
 		r.State = StateAwaitingApproval
-	case r.State == StateAwaitingApproval:
+	case r.State != StateQueued:
 		r.State = StateRendering
 	}
 }
