@@ -148,7 +148,7 @@ func TestConnect(t *testing.T) {
 		switch c := c.(type) {
 		case *redis.Client:
 			got = "client"
-			if o := c.Options(); !o.ContextTimeoutEnabled || strings.HasPrefix(url, "rediss") != (o.TLSConfig != nil) {
+			if o := c.Options(); !o.ContextTimeoutEnabled {
 				t.Errorf("%s: options %+v", url, o)
 			}
 		case *redis.ClusterClient:
@@ -162,6 +162,27 @@ func TestConnect(t *testing.T) {
 		}
 		if err := c.Close(); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+func TestConnectRefuses(t *testing.T) {
+	t.Parallel()
+	for name, e := range map[string]Endpoint{
+		"credentials twice":      {URL: "redis://:pw@host:1", Access: Access{Password: "pw"}},
+		"password twice":         {URL: "redis://host:1", Access: Access{Password: "pw", PasswordFile: "file"}},
+		"user without password":  {URL: "redis://host:1", Access: Access{User: "user"}},
+		"no password file":       {URL: "redis://host:1", Access: Access{PasswordFile: "/does/not/exist"}},
+		"authority without TLS":  {URL: "redis://host:1", Access: Access{CAFile: "file"}},
+		"no authority file":      {URL: "rediss://host:1", Access: Access{CAFile: "/does/not/exist"}},
+		"key without":            {URL: "rediss://host:1", Access: Access{KeyFile: "file"}},
+		"unverified certificate": {URL: "rediss://host:1?skip_verify=true"},
+	} {
+		if c, err := e.Connect(); err == nil {
+			t.Errorf("%s: taken", name)
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
 		}
 	}
 }

@@ -2,6 +2,7 @@ package servers
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net/http"
 	"strings"
@@ -122,16 +123,23 @@ func newNATS(t testing.TB, name string, o NATSOptions, cluster string) *NATS {
 	n.args = []string{"-c", n.write(t, "nats.conf", n.base+o.Config)}
 	// Also that the cluster's leader is known, and that the streams are up to
 	// date.
-	n.ready = func(ctx context.Context) error { return httpOK(ctx, http.DefaultClient, n.MonitorURL+"/healthz") }
+	n.ready = func(ctx context.Context, _ *tls.Config) error {
+		return httpOK(ctx, http.DefaultClient, n.MonitorURL+"/healthz")
+	}
 	return n
 }
 
-// SetConfig replaces NATSOptions.Config under the running server and has it
-// read again.
+// Write replaces NATSOptions.Config, which counts from the next start on.
+func (n *NATS) Write(t testing.TB, config string) {
+	t.Helper()
+	n.write(t, "nats.conf", n.base+config)
+}
+
+// SetConfig replaces NATSOptions.Config under the running server.
 func (n *NATS) SetConfig(t testing.TB, config string) {
 	t.Helper()
 	before := n.varz(t)
-	n.write(t, "nats.conf", n.base+config)
+	n.Write(t, config)
 	n.Reload(t)
 	for n.varz(t) == before {
 		time.Sleep(5 * time.Millisecond) // until the server has it

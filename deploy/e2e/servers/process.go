@@ -11,6 +11,7 @@ package servers
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"os"
@@ -40,11 +41,13 @@ type Process struct {
 	// Dir holds the server's data, configuration and log.
 	Dir string
 
-	name  string
-	path  string
-	args  []string
-	env   []string
-	ready func(context.Context) error
+	name string
+	path string
+	args []string
+	env  []string
+	// ready asks the server for a sign of life.
+	ready func(context.Context, *tls.Config) error
+	tls   *TLS
 
 	cmd  *exec.Cmd
 	done chan struct{} // closed when cmd has ended
@@ -113,10 +116,14 @@ func (p *Process) wait(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
+	var client *tls.Config
+	if p.tls != nil {
+		client = p.tls.CA.Config(t)
+	}
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		err := p.ready(ctx)
+		err := p.ready(ctx, client)
 		if err == nil {
 			return
 		}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/url"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -52,7 +53,8 @@ func StartRedis(t testing.TB, o RedisOptions) *Redis {
 		o.ACL = []string{"user default on >" + password + " ~* &* +@all"}
 		u.User = url.UserPassword("", password)
 	}
-	config := "bind 127.0.0.1\nappendonly yes\nsave \"\"\naclfile " + r.write(t, "users.acl", strings.Join(o.ACL, "\n")+"\n") + "\n"
+	r.SetACL(t, o.ACL...)
+	config := "bind 127.0.0.1\nappendonly yes\nsave \"\"\naclfile " + filepath.Join(r.Dir, "users.acl") + "\n"
 	if o.TLS == nil {
 		config += fmt.Sprintf("port %d\n", port)
 	} else {
@@ -67,11 +69,17 @@ func StartRedis(t testing.TB, o RedisOptions) *Redis {
 	}
 	r.URL = u.String()
 	r.args = []string{r.write(t, "redis.conf", config+o.Config)}
-	client := o.TLS.client(t)
-	r.ready = func(ctx context.Context) error { return pingRedis(ctx, r.Addr, client) }
+	r.tls = o.TLS
+	r.ready = func(ctx context.Context, client *tls.Config) error { return pingRedis(ctx, r.Addr, client) }
 	r.start(t)
 	r.wait(t)
 	return r
+}
+
+// SetACL replaces the lines of the ACL file, which count from the next start on.
+func (r *Redis) SetACL(t testing.TB, lines ...string) {
+	t.Helper()
+	r.write(t, "users.acl", strings.Join(lines, "\n")+"\n")
 }
 
 // pingRedis wants any answer but that the data is still being loaded; what a

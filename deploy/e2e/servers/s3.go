@@ -3,6 +3,7 @@ package servers
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -59,8 +60,6 @@ func StartS3(t testing.TB, o S3Options) *S3 {
 		"--port", addr, "--region", S3Region, "--health", "/health", "--keep-alive",
 		"--iam-dir", s.folder(t, "iam"), "--iam-cache-disable",
 	}
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: o.TLS.client(t)}}
-	t.Cleanup(client.CloseIdleConnections)
 	if o.TLS != nil {
 		s.URL = "https://" + addr
 		cert, key := o.TLS.CA.Issue(t, "s3")
@@ -73,7 +72,12 @@ func StartS3(t testing.TB, o S3Options) *S3 {
 		s.args = append(s.args, "--sidecar", s.folder(t, "metadata")) // for file systems without attributes
 	}
 	s.args = append(s.args, root)
-	s.ready = func(ctx context.Context) error { return httpOK(ctx, client, s.URL+"/health") }
+	s.tls = o.TLS
+	s.ready = func(ctx context.Context, config *tls.Config) error {
+		client := &http.Client{Transport: &http.Transport{TLSClientConfig: config}}
+		defer client.CloseIdleConnections()
+		return httpOK(ctx, client, s.URL+"/health")
+	}
 	s.start(t)
 	s.wait(t)
 	return s

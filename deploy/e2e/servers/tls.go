@@ -10,7 +10,6 @@ import (
 	"encoding/pem"
 	"math/big"
 	"net"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -21,9 +20,10 @@ type CA struct {
 	// File holds the CA's certificate in PEM.
 	File string
 
-	dir  string
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
+	dir    string
+	cert   *x509.Certificate
+	key    *ecdsa.PrivateKey
+	issued []string // names
 }
 
 // TLS lets a server speak TLS only, with a certificate of the CA for 127.0.0.1
@@ -37,8 +37,17 @@ type TLS struct {
 // NewCA makes a certificate authority.
 func NewCA(t testing.TB) *CA {
 	t.Helper()
-	ca := &CA{dir: t.TempDir()}
-	ca.File = filepath.Join(ca.dir, "ca.pem")
+	dir := t.TempDir()
+	ca := &CA{File: filepath.Join(dir, "ca.pem"), dir: dir}
+	ca.Renew(t)
+	return ca
+}
+
+// Renew replaces the CA by another in the same file, and everything that it
+// issued likewise: a server trusts it, and shows its own, from its next start
+// on.
+func (ca *CA) Renew(t testing.TB) {
+	t.Helper()
 	template := &x509.Certificate{
 		Subject:               pkix.Name{CommonName: "test authority"},
 		IsCA:                  true,
@@ -52,7 +61,11 @@ func NewCA(t testing.TB) *CA {
 	}
 	ca.key = key
 	writePEM(t, ca.File, "CERTIFICATE", der)
-	return ca
+	issued := ca.issued
+	ca.issued = nil
+	for _, name := range issued {
+		ca.Issue(t, name)
+	}
 }
 
 // Issue makes a certificate with its key, for a client of that name or a server
@@ -74,7 +87,21 @@ func (ca *CA) Issue(t testing.TB, name string) (certFile, keyFile string) {
 	certFile, keyFile = filepath.Join(ca.dir, name+".pem"), filepath.Join(ca.dir, name+".key")
 	writePEM(t, certFile, "CERTIFICATE", der)
 	writePEM(t, keyFile, "PRIVATE KEY", pkcs8)
+	ca.issued = append(ca.issued, name)
 	return certFile, keyFile
+}
+
+// Config is a client's side of TLS with servers of the CA as it now is, with a
+// certificate of its own.
+func (ca *CA) Config(t testing.TB) *tls.Config {
+	t.Helper()
+	pool := x509.NewCertPool()
+	pool.AddCert(ca.cert)
+	pair, err := tls.LoadX509KeyPair(ca.Issue(t, "test"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 }
 
 // sign makes a certificate by the template for a new key, signed by parent's
@@ -104,23 +131,4 @@ func writePEM(t testing.TB, path, kind string, der []byte) {
 	if err := replaceFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// client is what the readiness checks connect with.
-func (c *TLS) client(t testing.TB) *tls.Config {
-	t.Helper()
-	if c == nil {
-		return nil
-	}
-	b, err := os.ReadFile(c.CA.File)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(b)
-	pair, err := tls.LoadX509KeyPair(c.CA.Issue(t, "readiness"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 }
