@@ -25,6 +25,9 @@ import (
 // pixels takes a gigabyte.
 const maxPicturePixels = 24_000_000
 
+// maxPictureBytes bounds a watermark picture's file.
+const maxPictureBytes = 32 << 20
+
 // Picture kinds, as render.Facts.Container names them.
 const (
 	picturePNG  = "png"
@@ -51,13 +54,17 @@ func pictureInput(path, kind string) ffmpeg.Input {
 	return ffmpeg.Input{Path: path, Formats: demuxer, Format: demuxer}
 }
 
-// pictureConfig reads a picture's size without decoding it.
+// pictureConfig reads a picture's size without decoding it. A picture that is no
+// good is an *unfit.
 func pictureConfig(path, kind string) (image.Config, error) {
-	f, _, err := openFile(path)
+	f, size, err := openFile(path)
 	if err != nil {
-		return image.Config{}, err
+		return image.Config{}, workerFault("read the picture", err)
 	}
 	defer f.Close()
+	if size > maxPictureBytes {
+		return image.Config{}, tooLarge("The picture has %d bytes; the farm takes up to %d.", size, maxPictureBytes)
+	}
 	decode := png.DecodeConfig
 	switch kind {
 	case pictureJPEG:
@@ -66,8 +73,22 @@ func pictureConfig(path, kind string) (image.Config, error) {
 		decode = webp.DecodeConfig
 	}
 	c, err := decode(f)
-	if err != nil {
-		return c, fmt.Errorf("read the head of a %s: %w", kind, err)
+	if err == nil && int64(c.Width)*int64(c.Height) > maxPicturePixels {
+		return c, tooLarge("The picture has %d×%d pixels; the farm takes up to %d million pixels.", c.Width, c.Height, maxPicturePixels/1_000_000)
+	}
+	if _, serr := f.Seek(0, io.SeekStart); serr != nil {
+		return c, workerFault("read the picture", serr)
+	}
+	if cerr := checkPicture(f, kind); cerr != nil && (err == nil || errors.Is(cerr, errAnimated)) {
+		err = cerr // that it is animated says more than what the decoder says of it
+	}
+	switch {
+	case errors.Is(err, errAnimated):
+		return c, errAnimated
+	case err != nil && isPathError(err):
+		return c, workerFault("read the picture", err)
+	case err != nil:
+		return c, unsupported("The %s picture is damaged or cut off; upload it again, whole.", kind)
 	}
 	return c, nil
 }
@@ -87,21 +108,17 @@ func probePicture(ctx context.Context, t *ffmpeg.Tools, dir, path, kind string, 
 // an *unfit.
 func shownPicture(ctx context.Context, t *ffmpeg.Tools, dir, path, kind string) (w, h int, err error) {
 	c, err := pictureConfig(path, kind)
-	switch {
-	case err != nil && isPathError(err):
-		return 0, 0, workerFault("read the picture", err)
-	case err != nil:
-		return 0, 0, unsupported("The %s picture is damaged.", kind)
-	case int64(c.Width)*int64(c.Height) > maxPicturePixels:
-		return 0, 0, tooLarge("The picture has %d×%d pixels; the farm takes up to %d million pixels.", c.Width, c.Height, maxPicturePixels/1_000_000)
+	if err != nil {
+		return 0, 0, err
 	}
-	i, err := look(ctx, t, dir, pictureInput(path, kind), "-show_frames", "-read_intervals", "%+#1",
+	i, err := look(ctx, t, dir, pictureInput(path, kind), "-err_detect", "explode", "-show_frames", "-read_intervals", "%+#1",
 		"-show_entries", "frame=stream_index,width,height:frame_side_data=side_data_type,rotation")
 	if _, bad := errors.AsType[*unfit](err); err != nil && !bad {
 		return 0, 0, err
 	}
-	if err != nil || len(i.Frames) == 0 || i.Frames[0].Width <= 0 || i.Frames[0].Height <= 0 {
-		return 0, 0, unsupported("The %s picture cannot be decoded (animated pictures are not taken).", kind)
+	// The size that the limit was held against must be that of the pixels.
+	if err != nil || len(i.Frames) == 0 || i.Frames[0].Width != c.Width || i.Frames[0].Height != c.Height || c.Width <= 0 || c.Height <= 0 {
+		return 0, 0, unsupported("The %s picture is damaged or cut off; upload it again, whole.", kind)
 	}
 	w, h = i.Frames[0].Width, i.Frames[0].Height
 	if rotation(i.Frames[0].SideData)%180 != 0 {
