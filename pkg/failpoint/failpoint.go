@@ -9,8 +9,8 @@
 //	FAILPOINTS=complete.recorded/segment=kill,submit.bound=stop@2
 //
 // where n counts the hits of the point from 1 (the default) and * is each of
-// them. The actions are kill (SIGKILL to itself), stop (SIGSTOP to itself) and
-// panic. Nothing else of a program changes by the tag.
+// them. The actions are kill, stop and term (SIGKILL, SIGSTOP, SIGTERM to
+// itself) and panic. Nothing else of a program changes by the tag.
 package failpoint
 
 // Point is a step of the farm. Most are hit in several stages or for several
@@ -51,7 +51,8 @@ const (
 	ClaimFetched Point = "claim.fetched"
 	// ClaimLeased is after the lease, before the attempt is noted, by stage.
 	ClaimLeased Point = "claim.leased"
-	// ClaimOpened is after the attempt was noted, before any work, by stage.
+	// ClaimOpened is after the attempt was noted and the render marked as begun,
+	// before any work, by stage.
 	ClaimOpened Point = "claim.opened"
 	// ClaimDone is after the follow-ups of a work that was found finished were
 	// published again, before its message is acknowledged, by stage.

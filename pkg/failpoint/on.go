@@ -88,6 +88,8 @@ func (a *arms) parse(list string) error {
 			one.act = func() { signal(syscall.SIGKILL) }
 		case "stop":
 			one.act = func() { signal(syscall.SIGSTOP) }
+		case "term":
+			one.act = func() { signal(syscall.SIGTERM) }
 		case "panic":
 			one.act = func() { panic("failpoint: " + name) }
 		default:

@@ -74,12 +74,12 @@ func (f *Farm) Claim(ctx context.Context, class render.Class, worker string, wai
 		return nil, jobs.ErrNone
 	}
 	if err != nil {
-		// Not taken and not settled: offer it again soon, to anybody.
-		return nil, errors.Join(fmt.Errorf("claim %s %s: %w", c.Work.Stage, c.Work.Owner(), err), d.Handback(context.WithoutCancel(ctx), retryDelay(1)))
+		return nil, errors.Join(fmt.Errorf("claim %s %s: %w", c.Work.Stage, c.Work.Owner(), err), c.untake(ctx))
 	}
 	if !taken {
 		return nil, jobs.ErrNone
 	}
+	c.hit(failpoint.ClaimOpened)
 	c.ctx, c.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	c.beats.Go(c.beat)
 	return c, nil
@@ -115,14 +115,16 @@ func (c *Claim) take(ctx context.Context) (bool, error) {
 	c.hit(failpoint.ClaimLeased)
 	c.history, err = c.farm.stores.Ledger.OpenAttempt(ctx, c.Work, ledger.Attempt{ID: c.Attempt, Worker: c.worker, Opened: c.farm.now()})
 	if err != nil {
-		return false, errors.Join(fmt.Errorf("open the attempt: %w", err), c.lease.Release(ctx))
+		return false, fmt.Errorf("open the attempt: %w", err)
 	}
-	c.hit(failpoint.ClaimOpened)
 	c.Number = len(c.history.Attempts)
 	if reason := c.farm.exhausted(c.history); reason != "" {
-		defer c.release(ctx)
-		return false, c.giveUp(ctx, &render.Failure{Code: render.CodeRenderFailed, Stage: c.Work.Stage, Temporary: true,
+		err := c.giveUp(ctx, &render.Failure{Code: render.CodeRenderFailed, Stage: c.Work.Stage, Temporary: true,
 			Message: "The farm could not finish this render; submitting it again may succeed.", Reason: reason})
+		if err == nil {
+			c.release(ctx)
+		}
+		return false, err
 	}
 	if c.Record != nil {
 		entry, _, err := c.farm.change(ctx, c.Work.Tenant, c.Work.Task, func(rec *render.Record) render.Event {
@@ -132,11 +134,27 @@ func (c *Claim) take(ctx context.Context) (bool, error) {
 			return render.Claimed{}
 		})
 		if err != nil {
-			return false, errors.Join(fmt.Errorf("mark as begun: %w", err), c.lease.Release(ctx))
+			return false, fmt.Errorf("mark as begun: %w", err)
 		}
 		c.Record = entry.Record
 	}
 	return true, nil
+}
+
+// untake offers a work that was not taken and not settled again soon, to
+// anybody. What failed may be no more than that the worker was asked to stop.
+func (c *Claim) untake(ctx context.Context) error {
+	ctx, cancel := detached(ctx)
+	defer cancel()
+	var errs []error
+	if c.lease != nil {
+		_, err := c.farm.stores.Ledger.CloseAttempt(ctx, c.Work, c.Attempt, ledger.OutcomeHandback, "the claim failed")
+		if !errors.Is(err, ledger.ErrNotFound) { // it was not opened
+			errs = append(errs, err)
+		}
+		errs = append(errs, c.lease.Release(ctx))
+	}
+	return errors.Join(append(errs, c.delivery.Handback(ctx, retryDelay(1)))...)
 }
 
 // exhausted says why a work is given up, "" while it is not.

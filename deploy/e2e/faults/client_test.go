@@ -29,6 +29,9 @@ type client struct {
 	wait time.Duration
 	turn int
 	http *http.Client
+	// clip is what it uploads, of so many frames.
+	clip   []byte
+	frames int
 	// statuses are those of its task, as they came, without repetitions.
 	statuses []string
 	updated  string
@@ -36,8 +39,11 @@ type client struct {
 	inputs string
 }
 
+// stoppedWait is how long a client waits for a gateway that stands still.
+const stoppedWait = 5 * time.Second
+
 func (s *site) client() *client {
-	return &client{t: s.t, site: s, wait: time.Minute, http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
+	return &client{t: s.t, site: s, wait: time.Minute, clip: built.clip, frames: clipFrames, http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
 }
 
 // send sends a request to one gateway after the other until one answers.
@@ -89,7 +95,7 @@ func (c *client) try(method, url string, header map[string]string, body []byte) 
 // asset can be used.
 func (c *client) upload() (uri string) {
 	c.t.Helper()
-	status, raw := c.send(http.MethodPost, "/v1/assets?name=clip.mp4", map[string]string{"Content-Type": "video/mp4"}, built.clip)
+	status, raw := c.send(http.MethodPost, "/v1/assets?name=clip.mp4", map[string]string{"Content-Type": "video/mp4"}, c.clip)
 	var asset struct {
 		URI        string `json:"asset_uri"`
 		Renderable bool   `json:"renderable"`
@@ -170,13 +176,15 @@ func (c *client) call(tool string, arguments map[string]any) answer {
 	return c.ask("tools/call", map[string]any{"name": tool, "arguments": arguments})
 }
 
-// order is a render request with an idempotency key.
+// order is a render request with an idempotency key; a nil in more leaves the
+// argument out.
 func order(source, key string, more map[string]any) map[string]any {
 	m := map[string]any{
 		"source_asset_uri": source, "output_format": "mp4", "resolution": "720p", "quality": "draft",
 		"watermark": map[string]any{"text": "mark"}, "idempotency_key": key,
 	}
 	maps.Copy(m, more)
+	maps.DeleteFunc(m, func(_ string, v any) bool { return v == nil })
 	return m
 }
 
@@ -278,7 +286,7 @@ func (c *client) video(id string, done answer) {
 	c.t.Helper()
 	result, _ := done.Result["result"].(map[string]any)
 	said, _ := result["structuredContent"].(map[string]any)
-	if said["status"] != "completed" || said["frame_count"] != float64(clipFrames) || said["render_id"] != id {
+	if said["status"] != "completed" || said["frame_count"] != float64(c.frames) || said["render_id"] != id {
 		c.t.Fatalf("task %s ended with %+v", id, done)
 	}
 	url, _ := said["download_url"].(string)
@@ -293,7 +301,7 @@ func (c *client) video(id string, done answer) {
 	}
 	out, err := exec.CommandContext(c.t.Context(), "ffprobe", "-v", "error", "-count_frames", "-select_streams", "v",
 		"-show_entries", "stream=nb_read_frames,width", "-of", "csv=p=0", file).CombinedOutput()
-	if want := fmt.Sprintf("%v,%d", said["width"], clipFrames); err != nil || strings.TrimSpace(string(out)) != want {
+	if want := fmt.Sprintf("%v,%d", said["width"], c.frames); err != nil || strings.TrimSpace(string(out)) != want {
 		c.t.Errorf("ffprobe of %s: %s, %v; want %s", id, out, err, want)
 	}
 	for range 2 * max(1, len(c.site.gateways())) {

@@ -37,12 +37,22 @@ func TestKilledAtEachStep(t *testing.T) {
 				s.quiet(story.may)
 				return
 			}
-			gateway, worker := s.gatewayThatDies(story.gateway...), s.workerThatDies(story.worker...)
+			dying := s.mortals(story)
 			story.tell(c)
 			s.quiet(story.may)
-			if spared := slices.Concat(gateway.spared(), worker.spared()); len(spared) > 0 {
+			if spared := dying.spared(); len(spared) > 0 {
 				t.Errorf("never died at %q", spared)
 			}
 		})
 	}
+}
+
+// mortals starts the story's program that dies, and the other one.
+func (s *site) mortals(story story) *mortal {
+	if len(story.worker) == 0 {
+		s.hand("hand")
+		return newMortal(s.t, story.gateway, func(arms []string) *process { return s.gateway(nil, arms...) })
+	}
+	s.gateway(nil)
+	return newMortal(s.t, story.worker, func(arms []string) *process { return s.worker(nil, arms...) })
 }

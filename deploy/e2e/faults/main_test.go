@@ -24,7 +24,7 @@ const clipFrames = 10
 
 // patience bounds each wait of these tests; what they wait for takes seconds on
 // an idle machine.
-const patience = 3 * time.Minute
+const patience = 5 * time.Minute
 
 // atOnce is how many scenarios run at the same time: most of a scenario is
 // waiting for a dead process's lease and message to run out.

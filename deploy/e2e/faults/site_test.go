@@ -192,22 +192,14 @@ func (m *mortal) spared() []string {
 	return slices.Clone(m.left)
 }
 
-// gatewayThatDies and workerThatDies die at each of the points in turn.
-func (s *site) gatewayThatDies(points ...string) *mortal {
-	return newMortal(s.t, points, func(arms []string) *process { return s.gateway(nil, arms...) })
-}
-
-func (s *site) workerThatDies(points ...string) *mortal {
-	return newMortal(s.t, points, func(arms []string) *process { return s.worker(nil, arms...) })
-}
-
 // left says what a story may leave behind.
 type left struct {
-	// litter are objects and uploads that only a sweep finds.
-	litter bool
+	// litter are objects and uploads that only a sweep finds; some says that
+	// there may be such, or none.
+	litter, some bool
 	// letter is one dead letter.
 	letter bool
-	// source is lost.
+	// noSource says that somebody removed the source's bytes.
 	noSource bool
 }
 
@@ -233,7 +225,7 @@ func (s *site) settled(may left) {
 	var found error
 	for deadline := time.Now().Add(patience / 2); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) { // others tidy up
 		found = errors.Join(s.leases(), s.messages(may), s.slots(), s.records())
-		if !may.litter {
+		if !may.litter && !may.some {
 			found = errors.Join(found, s.objects(may))
 		}
 		if found == nil {

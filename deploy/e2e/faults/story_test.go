@@ -13,14 +13,14 @@ import (
 	"github.com/vidforge/vidforge/pkg/render"
 )
 
-// story is what a client does on a farm whose programs die or stand still
+// story is what a client does on a farm a program of which dies or stands still
 // meanwhile.
 type story struct {
-	// gateway and worker are the points that each of the programs meets.
+	// gateway or worker are the points that the program meets.
 	gateway, worker []string
 	// may says what the story leaves behind.
 	may left
-	// tell is what the client does, with a mortal gateway and a mortal worker.
+	// tell is what the client does.
 	tell func(c *client)
 	// cast is, instead, what the client and a cast of its own do.
 	cast func(c *client)
@@ -61,7 +61,7 @@ func stories() map[string]story {
 		"submit, published":  {gateway: points(failpoint.SubmitPublished), tell: (*client).rendersApproved},
 		"submit, refused":    {gateway: points(failpoint.SubmitRefused), tell: (*client).isRefused},
 		"dispatch":           {gateway: points(failpoint.DispatchMoved), tell: (*client).rendersApproved},
-		"reconcile":          {gateway: points(failpoint.ReconcileLeased, failpoint.ReconcileAdvanced), tell: (*client).rendersApproved},
+		"reconcile":          {gateway: points(failpoint.ReconcileLeased, failpoint.ReconcileAdvanced), may: left{some: true}, tell: (*client).rendersApproved},
 		"sweep":              {gateway: points(failpoint.SweepTurned), tell: (*client).rendersApproved},
 		"sweep, marked":      {gateway: points(failpoint.SweepMarked), tell: (*client).rendersApproved},
 		"decide":             {gateway: append(events("input minted", "decided"), stages(failpoint.Enqueued, "plan")...), tell: (*client).rendersApproved},
@@ -78,19 +78,20 @@ func stories() map[string]story {
 		"complete, closed":   {worker: stages(failpoint.CompleteClosed), tell: (*client).rendersApproved},
 		"complete, advanced": {worker: stages(failpoint.CompleteAdvanced), tell: (*client).rendersApproved},
 		"complete, acked":    {worker: stages(failpoint.CompleteAcked), tell: (*client).rendersApproved},
-		"complete, second":   {worker: points(failpoint.CompleteSecond), may: left{litter: true}, cast: (*client).withASecond},
+		"complete, second":   {worker: points(failpoint.CompleteSecond), cast: (*client).withASecond},
 		"advance": {
 			worker: append(events("claimed", "preview ready", "planned", "encoded", "assembled"), points(failpoint.AssetChanged)...),
 			tell:   (*client).rendersApproved,
 		},
 		"settle": {
-			worker: append(stages(failpoint.Enqueued, "segment", "audio", "assemble"), points(failpoint.PauseTimed)...),
+			worker: append(stages(failpoint.Enqueued, "segment", "assemble"), points(failpoint.PauseTimed)...),
 			tell:   (*client).rendersApproved,
 		},
-		"fail":     {worker: append(points(failpoint.FailClosed), events("failed")...), may: left{noSource: true}, tell: (*client).losesItsSource},
-		"failed":   {worker: points(failpoint.FailSettled), may: left{noSource: true}, tell: (*client).losesItsSource},
-		"bury":     {worker: points(failpoint.FailBuried), may: left{letter: true}, cast: (*client).withClumsyWorkers},
-		"handback": {worker: points(failpoint.HandbackClosed, failpoint.HandbackReleased), cast: (*client).withWorkersThatStop},
+		"settle, sound": {worker: stages(failpoint.Enqueued, "audio"), tell: (*client).rendersApproved},
+		"fail":          {worker: append(points(failpoint.FailClosed), events("failed")...), may: left{noSource: true}, tell: (*client).losesItsSource},
+		"failed":        {worker: points(failpoint.FailSettled), may: left{noSource: true}, tell: (*client).losesItsSource},
+		"bury":          {worker: points(failpoint.FailBuried), may: left{letter: true}, cast: (*client).withClumsyWorkers},
+		"handback":      {worker: points(failpoint.HandbackClosed, failpoint.HandbackReleased), cast: (*client).withWorkersThatStop},
 	}
 }
 
@@ -310,10 +311,7 @@ func (c *client) withWorkersThatStop() {
 	go func() {
 		defer close(done)
 		for _, at := range []failpoint.Point{failpoint.HandbackClosed, failpoint.HandbackReleased} {
-			w := s.worker([]string{"VIDFORGE_GRACE=0s"}, stages(failpoint.ClaimOpened, "segment")[0]+"=stop", string(at)+"=kill")
-			w.stopped()
-			w.signal(syscall.SIGTERM)
-			w.signal(syscall.SIGCONT)
+			w := s.worker([]string{"VIDFORGE_GRACE=0s"}, stages(failpoint.ClaimOpened, "segment")[0]+"=term", string(at)+"=kill")
 			w.dies(at)
 		}
 		s.worker(nil)
