@@ -24,6 +24,7 @@ import (
 	"github.com/vidforge/vidforge/gateway/internal/httpapi"
 	"github.com/vidforge/vidforge/pkg/farm"
 	"github.com/vidforge/vidforge/pkg/ops"
+	"github.com/vidforge/vidforge/pkg/telemetry"
 )
 
 // Config of a gateway.
@@ -55,6 +56,18 @@ type Config struct {
 	MaxAssetBytes int64
 	// AssetRetention of an upload. Defaults to 7 days.
 	AssetRetention time.Duration
+	// PresignTTL is how long a presigned upload may begin, up to 7 days.
+	// Defaults to 1 h.
+	PresignTTL time.Duration
+	// MaxPresignBytes of a presigned upload. Defaults to 5 GiB, the most that
+	// S3 takes by one request.
+	MaxPresignBytes int64
+	// OrphanAge is how old what nobody needs must be before it is swept, at
+	// least an hour. An upload may last half as long. Defaults to 24 h.
+	OrphanAge time.Duration
+	// SweepEvery is the time between two sweeps of the whole farm. Defaults to
+	// 1 h.
+	SweepEvery time.Duration
 	// StallTimeout is how long a body or an answer may stand still. Defaults
 	// to 1 minute.
 	StallTimeout time.Duration
@@ -107,7 +120,10 @@ func (c Config) validate() error {
 	if c.KeysFile == "" && (host == "" || !auth.IsLoopback(host)) {
 		return fmt.Errorf("refused Listen %q, which is not a loopback address: set KeysFile, or anybody could render", c.Listen)
 	}
-	if c.MaxConcurrent < 0 || c.MaxAssetBytes < 0 || c.AssetRetention < 0 || c.StallTimeout < 0 || c.DrainDelay < 0 || c.ShutdownTimeout < 0 {
+	if c.OrphanAge != 0 && c.OrphanAge < time.Hour || c.PresignTTL > 7*24*time.Hour || c.PresignTTL != 0 && c.PresignTTL < time.Second || c.MaxPresignBytes > 5<<30 {
+		return errors.New("OrphanAge must be at least 1h, PresignTTL 1s to 168h, MaxPresignBytes at most 5 GiB")
+	}
+	if c.MaxConcurrent < 0 || c.MaxAssetBytes < 0 || c.MaxPresignBytes < 0 || c.SweepEvery < 0 || c.AssetRetention < 0 || c.StallTimeout < 0 || c.DrainDelay < 0 || c.ShutdownTimeout < 0 {
 		return errors.New("limits and times cannot be negative")
 	}
 	return nil
@@ -166,9 +182,11 @@ func run(ctx context.Context, c Config, operators *ops.Server) error {
 		return fmt.Errorf("reach the stores: %w", err)
 	}
 	secret, err := backends.Ledger.Secret(ctx, "approval-form")
-	if err == nil {
+	metrics, merr := telemetry.NewMetrics()
+	if err = errors.Join(err, merr); err == nil {
 		f := farm.New(backends.Stores, farm.Config{
-			MaxConcurrent: c.MaxConcurrent, MaxAssetBytes: c.MaxAssetBytes, AssetRetention: c.AssetRetention, Tuning: c.Tuning, Logger: c.Logger,
+			MaxConcurrent: c.MaxConcurrent, MaxAssetBytes: c.MaxAssetBytes, AssetRetention: c.AssetRetention, PresignTTL: c.PresignTTL,
+			MaxPresignBytes: c.MaxPresignBytes, OrphanAge: c.OrphanAge, SweepEvery: c.SweepEvery, Tuning: c.Tuning, Metrics: metrics, Logger: c.Logger,
 		})
 		err = serve(ctx, c, f, secret, operators)
 	}

@@ -37,6 +37,11 @@ const (
 	SweepRecord SweepClass = "record"
 )
 
+// SweepClasses lists every class.
+func SweepClasses() []SweepClass {
+	return []SweepClass{SweepLeftover, SweepRender, SweepSource, SweepIncoming, SweepUnfinished, SweepRecord}
+}
+
 var (
 	// ErrEpochChanged stops a sweep: ledger and bucket do not belong together
 	// as they did. The ledger was made anew or restored from a copy, or the
@@ -82,16 +87,17 @@ type SweepOptions struct {
 
 // SweepCount counts things of one class.
 type SweepCount struct {
-	Count int
-	Bytes int64
+	Count int   `json:"count"`
+	Bytes int64 `json:"bytes"`
 }
 
 // SweepReport is what a sweep saw and did.
 type SweepReport struct {
 	// Seen counts all objects, unfinished uploads and assets' records.
-	Seen int
+	Seen int `json:"seen"`
 	// Found is what may go, Deleted what went.
-	Found, Deleted map[SweepClass]SweepCount
+	Found   map[SweepClass]SweepCount `json:"found"`
+	Deleted map[SweepClass]SweepCount `json:"deleted"`
 }
 
 func total(counts map[SweepClass]SweepCount) int {

@@ -102,6 +102,9 @@ func Start(ctx context.Context, o Options) (_ *Farm, err error) {
 		defer cancel()
 		return servers.Close(ctx)
 	})
+	if err := announceEndpoints(o.DataDir, servers.Endpoints()); err != nil {
+		return nil, err
+	}
 	// Both at once: the worker first tries out what ffmpeg can do.
 	work := f.launch(ctx, "worker", func(ctx context.Context, ready func()) error {
 		return worker.Run(ctx, worker.Config{
