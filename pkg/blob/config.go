@@ -10,6 +10,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/minio/minio-go/v7/pkg/s3utils"
 )
 
 // Config of an S3-compatible store.
@@ -106,8 +108,8 @@ func (c Config) validate() error {
 		}
 	}
 	switch {
-	case c.Bucket == "":
-		return errors.New("blob: Bucket is required")
+	case s3utils.CheckValidBucketNameStrict(c.Bucket) != nil:
+		return fmt.Errorf("blob: Bucket: %w", s3utils.CheckValidBucketNameStrict(c.Bucket))
 	case (c.AccessKey == "") != (c.SecretKey == ""):
 		return errors.New("blob: AccessKey and SecretKey go together")
 	case c.SessionToken != "" && c.AccessKey == "":
