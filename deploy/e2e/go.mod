@@ -8,6 +8,7 @@ require github.com/vidforge/vidforge/pkg/mcptask v0.0.0
 
 require (
 	github.com/chromedp/chromedp v0.23.1
+	github.com/minio/minio-go/v7 v7.4.1
 	github.com/nats-io/jwt/v2 v2.8.3
 	github.com/nats-io/nats.go v1.55.0
 	github.com/nats-io/nkeys v0.4.17
@@ -16,6 +17,7 @@ require (
 	github.com/vidforge/vidforge/deploy/embedded v0.0.0-00010101000000-000000000000
 	github.com/vidforge/vidforge/gateway v0.0.0-00010101000000-000000000000
 	github.com/vidforge/vidforge/pkg v0.0.0
+	github.com/vidforge/vidforge/proto v0.0.0
 	github.com/vidforge/vidforge/worker v0.0.0-00010101000000-000000000000
 	go.opentelemetry.io/proto/otlp v1.11.1
 	golang.org/x/mod v0.42.0
@@ -89,7 +91,6 @@ require (
 	github.com/minio/crc64nvme v1.1.1 // indirect
 	github.com/minio/highwayhash v1.0.4 // indirect
 	github.com/minio/md5-simd v1.1.2 // indirect
-	github.com/minio/minio-go/v7 v7.4.1 // indirect
 	github.com/mitchellh/go-homedir v1.1.0 // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/nats-io/nats-server/v2 v2.15.3 // indirect
@@ -117,7 +118,6 @@ require (
 	github.com/valyala/fasthttp v1.73.0 // indirect
 	github.com/versity/scoutfs-go v0.0.0-20260414000839-70f8b6bdfa96 // indirect
 	github.com/versity/versitygw v1.8.0 // indirect
-	github.com/vidforge/vidforge/proto v0.0.0 // indirect
 	github.com/xrash/smetrics v0.0.0-20250705151800-55b8f293f342 // indirect
 	github.com/yuin/gopher-lua v1.1.1 // indirect
 	github.com/zeebo/xxh3 v1.1.0 // indirect

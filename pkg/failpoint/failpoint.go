@@ -32,6 +32,9 @@ const (
 	SubmitBound Point = "submit.bound"
 	// SubmitSlotted is after a slot was taken, before the record.
 	SubmitSlotted Point = "submit.slotted"
+	// SubmitStated is after a new render's state, before its submission makes it
+	// one.
+	SubmitStated Point = "submit.stated"
 	// SubmitRecorded is after a render's record, before the key is confirmed.
 	SubmitRecorded Point = "submit.recorded"
 	// SubmitConfirmed is after that, before the first message.
@@ -93,6 +96,9 @@ const (
 	// HandbackReleased is after its lease was given back, before its message.
 	HandbackReleased Point = "handback.released"
 
+	// PauseEnded is after the end of a pause was written, before the state that
+	// follows from it.
+	PauseEnded Point = "pause.ended"
 	// PauseTimed is after the timer of a pause was set.
 	PauseTimed Point = "pause.timed"
 	// TimerAdvanced is after a timer did what it was for, before it is
@@ -137,6 +143,7 @@ func Names() []string {
 		{UploadPublished, nil},
 		{SubmitBound, nil},
 		{SubmitSlotted, nil},
+		{SubmitStated, nil},
 		{SubmitRecorded, nil},
 		{SubmitConfirmed, nil},
 		{SubmitPublished, nil},
@@ -163,6 +170,7 @@ func Names() []string {
 		{FailSettled, nil},
 		{HandbackClosed, nil},
 		{HandbackReleased, nil},
+		{PauseEnded, nil},
 		{PauseTimed, nil},
 		{TimerAdvanced, nil},
 		{EndBroadcast, nil},

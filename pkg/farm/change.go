@@ -264,7 +264,7 @@ func (f *Farm) Decide(ctx context.Context, tenant render.Tenant, id render.ID, d
 // MintInput stores an elicitation once. The view holds the stored one, which
 // may be an earlier one of the same key.
 func (f *Farm) MintInput(ctx context.Context, tenant render.Tenant, id render.ID, in render.InputRequest) (*View, error) {
-	entry, _, err := f.change(ctx, tenant, id, func(rec *render.Record) render.Event {
+	entry, changed, err := f.change(ctx, tenant, id, func(rec *render.Record) render.Event {
 		if rec.State != render.StateAwaitingApproval {
 			return nil
 		}
@@ -272,6 +272,11 @@ func (f *Farm) MintInput(ctx context.Context, tenant render.Tenant, id render.ID
 	})
 	if err != nil {
 		return nil, err
+	}
+	if changed { // the worker that began the pause could not set its timer
+		if err := f.settle(ctx, entry.Record); err != nil {
+			f.log.WarnContext(ctx, "settle", "render_id", id, "error", err)
+		}
 	}
 	return f.view(ctx, entry.Record), nil
 }

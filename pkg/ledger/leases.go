@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/vidforge/vidforge/pkg/access"
 	"github.com/vidforge/vidforge/pkg/render"
 )
 
@@ -37,6 +38,9 @@ func (l *JetStream) LeaseWork(ctx context.Context, w render.Work, holder string)
 func (l *JetStream) LeaseName(ctx context.Context, name, holder string) (Lease, error) {
 	if !namePattern.MatchString(name) {
 		return nil, fmt.Errorf("lease: %w", malformed("name"))
+	}
+	if l.cfg.Role == access.Worker {
+		return nil, fmt.Errorf("lease %s: %w", name, ErrForbidden)
 	}
 	return l.lease(ctx, "name."+name, holder)
 }

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/vidforge/vidforge/pkg/failpoint"
 	"github.com/vidforge/vidforge/pkg/render"
 	"github.com/vidforge/vidforge/pkg/wire"
 	vidforgev1 "github.com/vidforge/vidforge/proto/vidforge/v1"
@@ -166,6 +167,7 @@ func (l *JetStream) CreateRender(ctx context.Context, rec *render.Record) (Rende
 	if entry.Revision, err = l.createState(ctx, key, rec, entry.origin); err != nil {
 		return RenderEntry{}, fmt.Errorf("create render %s: %w", rec.ID, err)
 	}
+	failpoint.Hit(failpoint.SubmitStated)
 	data, err := wire.Marshal(wire.SubmissionOf(whole))
 	if err != nil {
 		return RenderEntry{}, fmt.Errorf("create render %s: %w", rec.ID, err)
@@ -244,11 +246,15 @@ func (l *JetStream) UpdateRender(ctx context.Context, prev RenderEntry, next *re
 	whole := wire.FromRender(next)
 	entry := RenderEntry{Record: next, Revision: prev.Revision, origin: prev.origin, approval: prev.approval}
 	if prev.Record.Step == render.StepApproval {
-		if err := l.writeApproval(ctx, key, &entry, whole); err != nil {
+		written, err := l.writeApproval(ctx, key, &entry, whole)
+		if err != nil {
 			return RenderEntry{}, fmt.Errorf("update render %s: approval: %w", next.ID, err)
 		}
-		if next.Step == render.StepApproval {
-			return entry, nil // the state goes on as it was
+		if written && samePart(wire.StateOf(whole), wire.StateOf(wire.FromRender(prev.Record))) {
+			return entry, nil
+		}
+		if next.Step != render.StepApproval {
+			failpoint.Hit(failpoint.PauseEnded)
 		}
 	}
 	if entry.origin = wire.StateOf(whole); prev.origin != nil {
@@ -264,19 +270,30 @@ func (l *JetStream) UpdateRender(ctx context.Context, prev RenderEntry, next *re
 	return entry, nil
 }
 
-// writeApproval writes what was said or decided in a pause.
-func (l *JetStream) writeApproval(ctx context.Context, key string, entry *RenderEntry, whole *vidforgev1.RenderRecord) error {
+// samePart compares two parts but for the time of their change.
+func samePart(a, b *vidforgev1.RenderRecord) bool {
+	a.UpdateTime, b.UpdateTime = nil, nil
+	return proto.Equal(a, b)
+}
+
+// writeApproval writes what was said or decided in a pause, unless nothing was.
+func (l *JetStream) writeApproval(ctx context.Context, key string, entry *RenderEntry, whole *vidforgev1.RenderRecord) (written bool, err error) {
+	before := entry.approval
 	next := part{origin: wire.ApprovalOf(whole, entry.Record.Step != render.StepApproval)}
-	if entry.approval.origin != nil {
-		wire.CarryUnknown(next.origin, entry.approval.origin)
+	if before.origin == nil {
+		before.origin = &vidforgev1.RenderRecord{Id: whole.GetId(), Tenant: whole.GetTenant()}
 	}
+	if samePart(wire.ApprovalOf(whole, entry.Record.Step != render.StepApproval), wire.ApprovalOf(before.origin, true)) {
+		return false, nil
+	}
+	wire.CarryUnknown(next.origin, before.origin)
 	data, err := wire.Marshal(next.origin)
 	if err != nil {
-		return err //nolint:wrapcheck // wrapped by the caller
+		return false, err //nolint:wrapcheck // wrapped by the caller
 	}
-	next.revision, err = shard(l.intents, string(entry.Record.ID)).put(ctx, key+approvalPart, data, entry.approval.revision, l.until(entry.Record.Created.Add(longestRender)))
+	next.revision, err = shard(l.intents, string(entry.Record.ID)).put(ctx, key+approvalPart, data, before.revision, l.until(entry.Record.Created.Add(longestRender)))
 	entry.approval = next
-	return err
+	return err == nil, err
 }
 
 // Renders implements Ledger.
