@@ -420,10 +420,24 @@ func TestFarmAndItsCommands(t *testing.T) {
 			t.Errorf("exit code %d: %s", code, stderr)
 		}
 	})
+	sweep := func(when string) {
+		if out := u.ok("sweep", "--dry-run", "--data-dir", data); out != "" {
+			t.Errorf("%s a sweep would delete %s", when, out)
+		}
+		var report struct {
+			Seen  int
+			Found map[string]any
+		}
+		if err := json.Unmarshal([]byte(u.ok("sweep", "--json", "--data-dir", data)), &report); err != nil || report.Seen == 0 || len(report.Found) > 0 {
+			t.Errorf("%s a sweep said %+v, %v", when, report, err)
+		}
+	}
+	sweep("while it runs")
 	farm.signal(syscall.SIGTERM)
 	if code := farm.exit(); code != 0 {
 		t.Errorf("exit code %d after SIGTERM", code)
 	}
+	sweep("after it has ended")
 	if code, _, stderr := u.run("assets", "ls"); code != 2 || !strings.Contains(stderr, "no farm runs") {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}

@@ -195,6 +195,8 @@ func RunReplicated(t *testing.T, connect func(*testing.T) *nats.Conn, replicas i
 		"LeaseExpires":        testLeaseExpires,
 		"LeasesAtOnce":        testLeasesAtOnce,
 		"Secrets":             testSecrets,
+		"Epoch":               testEpoch,
+		"ByTenantKey":         testByTenantKey,
 		"Reopen":              testReopen,
 		"ServerAway":          testServerAway,
 	} {
@@ -478,6 +480,11 @@ func testMalformedIDs(t *testing.T, b *bench) {
 			"LeaseWork":      func() error { _, err := b.LeaseWork(ctx, bad, "me"); return err },
 			"LeaseName":      func() error { _, err := b.LeaseName(ctx, "x"+s+"*", "me"); return err },
 			"Secret":         func() error { _, err := b.Secret(ctx, "x"+s+"*"); return err },
+			"RenderOf":       func() error { _, err := b.RenderOf(ctx, alice.Key(), id); return err },
+			"RenderOf key":   func() error { _, err := b.RenderOf(ctx, s, rec.ID); return err },
+			"AssetOf":        func() error { _, err := b.AssetOf(ctx, alice.Key(), aid); return err },
+			"AssetOf key":    func() error { _, err := b.AssetOf(ctx, s, a.ID); return err },
+			"SlotsOf":        func() error { _, err := b.SlotsOf(ctx, s); return err },
 			"stage":          func() error { _, err := b.LeaseWork(ctx, stage, "me"); return err },
 			"probe":          func() error { _, err := b.GetResult(ctx, probe); return err },
 		}
@@ -1036,6 +1043,81 @@ func testLeasesAtOnce(t *testing.T, b *bench) {
 	wg.Wait()
 	if len(won) != 1 {
 		t.Errorf("%d of 20 hold the lease", len(won))
+	}
+}
+
+// testEpoch: everybody sees one epoch, and its turn only rises.
+func testEpoch(t *testing.T, b *bench) {
+	ctx := t.Context()
+	second := b.open(t, b.nc)
+	first, err := b.Epoch(ctx)
+	ok(t, err)
+	if same, err := second.Epoch(ctx); err != nil || same != first || first.ID == "" || first.Turn != 0 {
+		t.Errorf("%+v and %+v, %v", first, same, err)
+	}
+	turned, err := second.TurnEpoch(ctx, first, 3)
+	ok(t, err)
+	if turned.ID != first.ID || turned.Turn != 3 || turned.Turned.Before(first.Turned) {
+		t.Errorf("turned to %+v", turned)
+	}
+	_, err = b.TurnEpoch(ctx, first, 4)
+	wantErr(t, err, ledger.ErrConflict)
+	for _, turn := range []uint64{0, 2, 3} {
+		_, err = b.TurnEpoch(ctx, turned, turn)
+		wantErr(t, err, ledger.ErrConflict)
+	}
+	_, err = b.TurnEpoch(ctx, ledger.Epoch{ID: first.ID}, 9)
+	wantErr(t, err, ledger.ErrConflict)
+	var wg sync.WaitGroup
+	won := make(chan bool, 8)
+	for range cap(won) {
+		wg.Go(func() {
+			_, err := b.TurnEpoch(ctx, turned, 4)
+			if err != nil && !errors.Is(err, ledger.ErrConflict) {
+				t.Error(err)
+			}
+			won <- err == nil
+		})
+	}
+	wg.Wait()
+	close(won)
+	n := 0
+	for w := range won {
+		if w {
+			n++
+		}
+	}
+	if n != 1 {
+		t.Errorf("%d of those at once turned it", n)
+	}
+}
+
+func testByTenantKey(t *testing.T, b *bench) {
+	ctx := t.Context()
+	rec, a := newRecord(alice), newAsset(alice)
+	re, err := b.CreateRender(ctx, rec)
+	ok(t, err)
+	ae, err := b.CreateAsset(ctx, a)
+	ok(t, err)
+	slot, err := b.TakeSlot(ctx, alice, rec.ID, 5)
+	ok(t, err)
+	_, err = b.TakeSlot(ctx, bob, render.NewID(), 5)
+	ok(t, err)
+	if got, err := b.RenderOf(ctx, alice.Key(), rec.ID); err != nil || got.Revision != re.Revision || got.Record.ID != rec.ID {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if got, err := b.AssetOf(ctx, alice.Key(), a.ID); err != nil || got.Revision != ae.Revision || got.Asset.ID != a.ID {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if got, err := b.SlotsOf(ctx, alice.Key()); err != nil || len(got) != 1 || got[0].Task != rec.ID || got[0].Slot != slot || got[0].Tenant != alice {
+		t.Errorf("%+v, %v", got, err)
+	}
+	_, err = b.RenderOf(ctx, bob.Key(), rec.ID)
+	wantErr(t, err, ledger.ErrNotFound)
+	_, err = b.AssetOf(ctx, bob.Key(), a.ID)
+	wantErr(t, err, ledger.ErrNotFound)
+	if got, err := b.SlotsOf(ctx, render.Tenant("nobody").Key()); err != nil || len(got) > 0 {
+		t.Errorf("%+v, %v", got, err)
 	}
 }
 
