@@ -640,7 +640,8 @@ type Asset struct {
 	MimeType string `protobuf:"bytes,4,opt,name=mime_type,json=mimeType,proto3" json:"mime_type,omitempty"`
 	// Where the upload is.
 	State AssetState `protobuf:"varint,5,opt,name=state,proto3,enum=vidforge.v1.AssetState" json:"state,omitempty"`
-	// The stored bytes; absent while pending.
+	// The stored bytes; while pending, where they are to arrive and their
+	// announced length.
 	Object *Object `protobuf:"bytes,6,opt,name=object,proto3" json:"object,omitempty"`
 	// When the upload began.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
