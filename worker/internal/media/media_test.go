@@ -1,7 +1,6 @@
 package media
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -57,38 +56,6 @@ func newJob(t *testing.T, tools *ffmpeg.Tools, path string, s render.Spec, p ren
 		t.Fatalf("%s is not renderable: %s %s", filepath.Base(path), f.Code, f.Reason)
 	}
 	return Job{Tools: tools, Dir: t.TempDir(), Source: path, Facts: f, Spec: s, Plan: render.MakePlan(f, s, 0, p)}
-}
-
-// fastest is not a quality of the contract: renderAll encodes it as fast as
-// x264 can, where a test is about anything else than the encoder.
-const fastest render.Quality = "fastest"
-
-func segment(ctx context.Context, j Job, i int) (Made, error) {
-	if j.Spec.Quality == fastest {
-		return j.encodeSegment(ctx, i, []string{"-c:v", "libx264", "-preset", "ultrafast", "-crf", "30"})
-	}
-	return EncodeSegment(ctx, j, i)
-}
-
-// renderAll goes the whole way from plan to checked video.
-func renderAll(ctx context.Context, j Job) (Made, render.Output, error) {
-	var segments []string
-	for i := range j.Plan.Segments {
-		m, err := segment(ctx, j, i)
-		if err != nil {
-			return m, render.Output{}, err
-		}
-		segments = append(segments, m.Path)
-	}
-	audio := ""
-	if j.Plan.HasAudio {
-		m, err := EncodeAudio(ctx, j)
-		if err != nil {
-			return m, render.Output{}, err
-		}
-		audio = m.Path
-	}
-	return Assemble(ctx, j, segments, audio)
 }
 
 func mkdir(t *testing.T, parts ...string) string {

@@ -24,8 +24,8 @@ const (
 func previewFrame(frames int64) int64 { return frames / 3 }
 
 // Preview renders one frame of the plan, exactly as the video will have it
-// before it is encoded, into a PNG of at most MaxPreview bytes; a picture that
-// would be longer is scaled down.
+// before it is encoded, into a PNG of at most MaxPreview bytes; only a picture
+// that would be longer however it is compressed is scaled down.
 func Preview(ctx context.Context, j Job) (Made, error) {
 	n := previewFrame(j.Plan.Frames)
 	m, err := j.frame(ctx, n, j.previewSeek(n))
@@ -75,7 +75,14 @@ func (j *Job) frame(ctx context.Context, n int64, seek float64) (Made, error) {
 	}
 }
 
-// shrink scales a PNG down until it is at most limit bytes long.
+// pressable is how much longer than allowed, as a factor, a PNG may be for it
+// to be worth compressing it harder before it is scaled down: the best that
+// deflate can do saves about so much.
+const pressable = 1.5
+
+// shrink makes a PNG at most limit bytes long: compressed as well as it can be,
+// pixel for pixel, if that may do, else scaled down. Colours are never reduced:
+// a person decides by them.
 func shrink(m *Made, limit int64) error {
 	s, err := os.Stat(m.Path)
 	if err != nil || s.Size() <= limit {
@@ -84,6 +91,14 @@ func shrink(m *Made, limit int64) error {
 	img, err := readPNG(m.Path)
 	if err != nil {
 		return err
+	}
+	if float64(s.Size()) <= pressable*float64(limit) {
+		if err := writePNG(m.Path, img, png.BestCompression); err != nil {
+			return err
+		}
+		if s, err = os.Stat(m.Path); err != nil {
+			return err //nolint:wrapcheck // a path error says it all
+		}
 	}
 	width, height, part := m.Width, m.Height, 1.0
 	for s.Size() > limit && m.Width > 1 && m.Height > 1 {
