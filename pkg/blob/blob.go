@@ -78,7 +78,9 @@ type Info struct {
 	Modified time.Time
 }
 
-// Store is the object store. All methods may be called at once. Reads and
+// Store is the object store. Keys are of valid UTF-8 without control characters,
+// at most 1024 bytes, and without empty parts, "." and ".." between slashes:
+// blank ones and others exist nowhere (ErrNotFound). All methods may be called at once. Reads and
 // writes retry what can pass; a read that breaks off in mid-body is an error,
 // never a short success.
 type Store interface {

@@ -16,6 +16,9 @@ import (
 // What the writer of the source said about it, such as a media type, is not
 // copied.
 func (s *S3) Copy(ctx context.Context, from render.Object, to string) (render.Object, error) {
+	if err := errors.Join(checkKey(from.Key), checkKey(to)); err != nil {
+		return render.Object{}, fmt.Errorf("blob: copy: %w", err)
+	}
 	o, err := s.copy(ctx, from, to)
 	if errors.Is(err, errPrecondition) {
 		err = ErrChanged

@@ -3,6 +3,9 @@ package blob
 import (
 	"fmt"
 	"regexp"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/vidforge/vidforge/pkg/render"
 )
@@ -64,4 +67,29 @@ func OwnerOf(key string) (o Owner, ok bool) {
 		o.Render, ok = render.ParseID(m[3])
 	}
 	return o, ok
+}
+
+// maxKey is S3's limit, in bytes.
+const maxKey = 1024
+
+// checkKey refuses what leads out of the bucket where something on the way, or
+// a store that keeps files, reads the key as a path. Such keys exist nowhere.
+func checkKey(key string) error {
+	if strings.TrimSpace(key) == "" || len(key) > maxKey || !utf8.ValidString(key) || strings.ContainsFunc(key, unicode.IsControl) {
+		return fmt.Errorf("malformed key: %w", ErrNotFound)
+	}
+	for part := range strings.SplitSeq(key, "/") {
+		if part == "" || part == "." || part == ".." {
+			return fmt.Errorf("malformed key: %w", ErrNotFound)
+		}
+	}
+	return nil
+}
+
+// checkPrefix is checkKey for the beginning of keys; "" is that of all.
+func checkPrefix(prefix string) error {
+	if prefix == "" {
+		return nil
+	}
+	return checkKey(strings.TrimSuffix(prefix, "/"))
 }

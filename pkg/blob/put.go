@@ -51,6 +51,9 @@ type anywhere interface {
 
 // Put implements Store.
 func (s *S3) Put(ctx context.Context, key string, body io.Reader, o PutOptions) (render.Object, error) {
+	if err := checkKey(key); err != nil {
+		return render.Object{}, fmt.Errorf("blob: put: %w", err)
+	}
 	u := &upload{store: s, key: key, o: o, mark: rand.Text(), body: body, hash: sha256.New()}
 	obj, err := u.run(ctx)
 	if err != nil {

@@ -270,6 +270,9 @@ func (s *S3) Stat(ctx context.Context, key string) (render.Object, error) {
 
 func (s *S3) head(ctx context.Context, key string) (minio.ObjectInfo, error) {
 	var info minio.ObjectInfo
+	if err := checkKey(key); err != nil {
+		return info, err
+	}
 	err := s.do(ctx, s.cfg.Timeout, func(ctx context.Context, _ *watchdog) (err error) {
 		info, err = s.core.StatObject(ctx, s.cfg.Bucket, key, minio.StatObjectOptions{})
 		return err //nolint:wrapcheck // do wraps
@@ -282,6 +285,11 @@ const maxDelete = 1000
 
 // Delete implements Store.
 func (s *S3) Delete(ctx context.Context, keys ...string) error {
+	for _, key := range keys {
+		if err := checkKey(key); err != nil {
+			return fmt.Errorf("blob: delete: %w", err)
+		}
+	}
 	for batch := range slices.Chunk(keys, maxDelete) {
 		err := s.do(ctx, s.cfg.Timeout, func(ctx context.Context, w *watchdog) error {
 			results, err := s.core.RemoveObjectsWithIter(ctx, s.cfg.Bucket, func(yield func(minio.ObjectInfo) bool) {
@@ -313,6 +321,10 @@ func (s *S3) Delete(ctx context.Context, keys ...string) error {
 // List implements Store.
 func (s *S3) List(ctx context.Context, prefix string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
+		if err := checkPrefix(prefix); err != nil {
+			yield(Info{}, fmt.Errorf("blob: list: %w", err))
+			return
+		}
 		var last string
 		var stopped, moved bool
 		for {
@@ -374,6 +386,9 @@ func (s *S3) PresignPut(ctx context.Context, key string, p PresignOptions) (stri
 func (s *S3) presign(ctx context.Context, method, key string, ttl time.Duration, query url.Values, header http.Header) (string, time.Time, error) {
 	if ttl < time.Second || ttl > maxPresign {
 		return "", time.Time{}, fmt.Errorf("blob: presign %s: TTL must be 1 second to 7 days", key)
+	}
+	if err := checkKey(key); err != nil {
+		return "", time.Time{}, fmt.Errorf("blob: presign: %w", err)
 	}
 	u, err := s.public.PresignHeader(ctx, method, s.cfg.Bucket, key, ttl, query, header)
 	if err != nil {

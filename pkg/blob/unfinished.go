@@ -22,6 +22,10 @@ const maxList = 1000
 // ListUnfinished implements Store.
 func (s *S3) ListUnfinished(ctx context.Context, prefix string) iter.Seq2[Unfinished, error] {
 	return func(yield func(Unfinished, error) bool) {
+		if err := checkPrefix(prefix); err != nil {
+			yield(Unfinished{}, fmt.Errorf("blob: list uploads: %w", err))
+			return
+		}
 		var keyMarker, idMarker string
 		for {
 			page := []Unfinished(nil)
@@ -57,6 +61,9 @@ func (s *S3) ListUnfinished(ctx context.Context, prefix string) iter.Seq2[Unfini
 
 // Abort implements Store.
 func (s *S3) Abort(ctx context.Context, u Unfinished) error {
+	if err := checkKey(u.Key); err != nil {
+		return fmt.Errorf("blob: abort an upload: %w", err)
+	}
 	err := s.do(ctx, s.cfg.Timeout, func(ctx context.Context, _ *watchdog) error {
 		return s.core.AbortMultipartUpload(ctx, s.cfg.Bucket, u.Key, u.ID) //nolint:wrapcheck // do wraps
 	})

@@ -28,6 +28,10 @@ type Live struct {
 // Board is the live view. Every method returns within the board's deadline
 // also when Redis hangs, and at once while the breaker is open. All methods may
 // be called at once.
+//
+// A worker's id is 1 to 200 printable ASCII characters without spaces, braces
+// and asterisks; a bucket's name (what) is [a-z0-9._-]. With anything else, and
+// with malformed render and asset ids, nothing is stored, known or allowed.
 type Board interface {
 	// Report stores the latest sample of a work.
 	Report(ctx context.Context, s Sample) error

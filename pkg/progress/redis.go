@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"slices"
 	"time"
 
@@ -83,6 +84,12 @@ type callerError struct{ error }
 
 func (e callerError) Unwrap() error { return e.error }
 
+var (
+	// Braces would end a key's hash tag.
+	workerPattern = regexp.MustCompile(`^[!-)+-z|~]{1,200}$`)
+	whatPattern   = regexp.MustCompile(`^[a-z0-9._-]{1,64}$`)
+)
+
 // call runs f within the deadline and behind the breaker.
 func (b *Redis) call(ctx context.Context, what string, f func(context.Context) error) error {
 	_, err := b.breaker.Execute(func() (struct{}, error) {
@@ -108,6 +115,9 @@ func (b *Redis) Report(ctx context.Context, s Sample) error {
 	if err != nil {
 		return fmt.Errorf("progress: report: %w", err)
 	}
+	if _, ok := s.Work.Key(); !ok {
+		return errors.New("progress: report: malformed work")
+	}
 	key := b.liveKey(s.Work.Owner())
 	field := fmt.Sprintf("%d/%s/%d", s.Work.Generation, s.Work.Stage, s.Work.Index)
 	return b.call(ctx, "report", func(ctx context.Context) error {
@@ -122,6 +132,9 @@ func (b *Redis) Report(ctx context.Context, s Sample) error {
 
 // Live implements Board.
 func (b *Redis) Live(ctx context.Context, task render.ID) (Live, bool) {
+	if _, ok := render.ParseID(string(task)); !ok {
+		return Live{}, false
+	}
 	var values map[string]string
 	err := b.call(ctx, "live", func(ctx context.Context) (err error) {
 		values, err = b.client.HGetAll(ctx, b.liveKey(string(task))).Result()
@@ -157,8 +170,8 @@ func (b *Redis) workerKey(id string) string { return b.cfg.Prefix + "{workers}:"
 
 // Beat implements Board.
 func (b *Redis) Beat(ctx context.Context, w Worker) error {
-	if w.ID == "" {
-		return errors.New("progress: beat: the worker has no id")
+	if !workerPattern.MatchString(w.ID) {
+		return errors.New("progress: beat: the worker's id must be 1 to 200 printable ASCII characters, without spaces, braces and asterisks")
 	}
 	value, err := wire.Marshal(wire.FromWorker(w))
 	if err != nil {
@@ -228,6 +241,9 @@ var allowSource string
 func (b *Redis) Allow(ctx context.Context, tenant render.Tenant, what string, n int, perSecond float64, burst int) (bool, time.Duration) {
 	if n <= 0 || burst <= 0 || !(perSecond > 0) {
 		return true, 0
+	}
+	if !whatPattern.MatchString(what) {
+		return false, 0
 	}
 	key := b.cfg.Prefix + "rate:{" + tenant.Key() + "}:" + what
 	var wait int64

@@ -11,23 +11,28 @@ import (
 	"io"
 	"io/fs"
 	"iter"
+	"maps"
 	"math/rand/v2"
 	"mime"
 	"net/http"
 	"net/url"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
 
 	"github.com/vidforge/vidforge/pkg/blob"
 	"github.com/vidforge/vidforge/pkg/faultproxy"
+	"github.com/vidforge/vidforge/pkg/internal/hostile"
 	"github.com/vidforge/vidforge/pkg/render"
 )
 
@@ -60,6 +65,7 @@ func Run(t *testing.T, config func(t *testing.T) blob.Config) {
 		"ServerIsDown":       testServerIsDown,
 		"CallerGoesAway":     testCallerGoesAway,
 		"WrongConfiguration": testWrongConfiguration,
+		"MalformedKeys":      testMalformedKeys,
 		"Faults":             testFaults,
 		"LostForGood":        testLostForGood,
 		"StatFails":          testStatFails,
@@ -975,5 +981,74 @@ func testWrongConfiguration(t *testing.T, s suite) {
 		if err == nil || errors.Is(err, blob.ErrUnavailable) || errors.Is(err, blob.ErrNotFound) {
 			t.Errorf("%s: get: %v", name, err)
 		}
+	}
+}
+
+// testMalformedKeys: what is no key of a farm reads and removes nothing, in this
+// bucket and beside it, and what leads out of the bucket is not written either.
+func testMalformedKeys(t *testing.T, s suite) {
+	ctx := t.Context()
+	store := s.open(t)
+	key := blob.SourceKey("other", render.NewAssetID(), "attempt")
+	o := put(t, store, key, []byte("x"))
+	refuse := func(name, key string, err error) {
+		if !errors.Is(err, blob.ErrNotFound) {
+			t.Errorf("%s took %.60q: %v", name, key, err)
+		}
+	}
+	var tried []string
+	for _, bad := range slices.Concat(hostile.Strings("sources_"+key), []string{"../" + s.config.Bucket + "/" + key, "x/../" + key, key + "/", "/" + key, key + "/.."}) {
+		from := o
+		from.Key = bad
+		calls := map[string]func() error{
+			"Get":       func() error { _, err := store.Get(ctx, bad, blob.GetOptions{}); return err },
+			"Download":  func() error { return store.Download(ctx, from, filepath.Join(t.TempDir(), "file")) },
+			"Stat":      func() error { _, err := store.Stat(ctx, bad); return err },
+			"Copy from": func() error { _, err := store.Copy(ctx, from, "copy"); return err },
+		}
+		leadsOut := len(bad) > 1024 || !utf8.ValidString(bad) || strings.ContainsFunc(bad, unicode.IsControl) || path.Clean("/"+bad) != "/"+bad || strings.TrimSpace(bad) == ""
+		if leadsOut {
+			calls["Put"] = func() error {
+				_, err := store.Put(ctx, bad, strings.NewReader("x"), blob.PutOptions{Size: 1})
+				return err
+			}
+			calls["Copy to"] = func() error { _, err := store.Copy(ctx, o, bad); return err }
+			calls["Delete"] = func() error { return store.Delete(ctx, "absent", bad) }
+			calls["Abort"] = func() error { return store.Abort(ctx, blob.Unfinished{Key: bad, ID: "id"}) }
+			calls["PresignGet"] = func() error {
+				_, _, err := store.PresignGet(ctx, from, blob.PresignOptions{TTL: time.Hour})
+				return err
+			}
+			calls["PresignPut"] = func() error {
+				_, _, _, err := store.PresignPut(ctx, bad, blob.PresignOptions{TTL: time.Hour, Size: 1})
+				return err
+			}
+			tried = slices.Collect(maps.Keys(calls))
+		} else if err := store.Delete(ctx, bad); err != nil { // a key that could be, and is not
+			t.Errorf("Delete %q: %v", bad, err)
+		}
+		for name, call := range calls {
+			refuse(name, bad, call())
+		}
+		if bad == "" { // the beginning of all keys
+			continue
+		}
+		for info, err := range store.List(ctx, bad) {
+			if err == nil && strings.TrimSuffix(bad, "/") != key {
+				t.Errorf("List told %q of %q", bad, info.Key)
+			}
+		}
+		for u, err := range store.ListUnfinished(ctx, bad) {
+			if err == nil {
+				t.Errorf("ListUnfinished told %q of %q", bad, u.Key)
+			}
+		}
+	}
+	hostile.Complete[blob.Store](t, append(tried, "List", "ListUnfinished"), "Ping")
+	if got := get(t, store, key, blob.GetOptions{ETag: o.ETag}); string(got) != "x" {
+		t.Errorf("the object holds %q", got)
+	}
+	if _, keys := list(t, store.List(ctx, "")); !slices.Equal(keys, []string{key}) {
+		t.Errorf("the bucket holds %q", keys)
 	}
 }

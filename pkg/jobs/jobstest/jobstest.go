@@ -8,6 +8,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/vidforge/vidforge/pkg/internal/hostile"
 	"github.com/vidforge/vidforge/pkg/jobs"
 	"github.com/vidforge/vidforge/pkg/render"
 )
@@ -382,47 +385,69 @@ func testUndecodable(t *testing.T, b *bench) {
 	ok(t, b.fetch(t, render.ClassCPU).Ack(ctx))
 }
 
+// testMalformedIDs: what is no id moves, tells and cancels nothing, while
+// another tenant has something of everything.
 func testMalformedIDs(t *testing.T, b *bench) {
 	ctx := t.Context()
-	valid := string(render.NewID())
-	for _, s := range []string{
-		"*", ">", "", ".", "/", " ", "task_*", valid + ".", valid + ".*", valid + ".>", valid + " ", valid + "/x", valid + "\n",
-		strings.ToUpper(valid), "*." + valid, "task_" + strings.Repeat("*", 26), "a.b*c>d/e f",
-	} {
-		for name, w := range map[string]render.Work{
+	id := render.NewID()
+	m := segment(bob, id, 0)
+	ok(t, b.Enqueue(ctx, m))
+	ok(t, b.Schedule(ctx, jobs.Timer{Tenant: bob, Task: id, Name: "x", At: time.Now().Add(time.Hour)}))
+	ok(t, b.Bury(ctx, jobs.DeadLetter{Work: m.Work}))
+	stop, err := b.OnCancel(func(id render.ID) { t.Errorf("cancelled %q", id) })
+	ok(t, err)
+	defer stop()
+	before := b.stored(t)
+	var tried []string
+	for _, s := range append(hostile.Strings(string(id)), hostile.Strings(string(render.NewAssetID()))...) {
+		class := render.Class(s)
+		calls := map[string]func() error{
+			"Schedule task": func() error {
+				return b.Schedule(ctx, jobs.Timer{Tenant: alice, Task: render.ID(s), Name: "x", At: time.Now()})
+			},
+			"Schedule name": func() error {
+				return b.Schedule(ctx, jobs.Timer{Tenant: alice, Task: id, Name: s + "*", At: time.Now()})
+			},
+			"Cancel":   func() error { return b.Cancel(ctx, render.ID(s)) },
+			"Fetch":    func() error { _, err := b.Fetch(ctx, class, moment); return err },
+			"Dispatch": func() error { return b.Dispatch(ctx, class) },
+			"Depth":    func() error { _, err := b.Depth(ctx, class); return err },
+		}
+		for part, w := range map[string]render.Work{
 			"task":  {Tenant: alice, Task: render.ID(s), Generation: 1, Stage: render.StagePlan},
 			"asset": {Tenant: alice, Asset: render.AssetID(s), Generation: 1, Stage: render.StageProbe},
-			"stage": {Tenant: alice, Task: render.ID(valid), Generation: 1, Stage: render.Stage(s)},
-			"index": {Tenant: alice, Task: render.ID(valid), Generation: 1, Stage: render.StagePlan, Index: -1},
+			"stage": {Tenant: alice, Task: id, Generation: 1, Stage: render.Stage(s)},
+			"index": {Tenant: alice, Task: id, Generation: 1, Stage: render.StagePlan, Index: -1},
 		} {
-			if err := b.Enqueue(ctx, jobs.Message{Work: w}); err == nil {
-				t.Errorf("enqueued a work with %s %q", name, s)
+			calls["Enqueue "+part] = func() error { return b.Enqueue(ctx, jobs.Message{Work: w}) }
+			calls["Bury "+part] = func() error { return b.Bury(ctx, jobs.DeadLetter{Work: w}) }
+		}
+		for name, call := range calls {
+			if err := call(); err == nil || errors.Is(err, jobs.ErrNone) {
+				t.Errorf("%s took %.60q: %v", name, s, err)
 			}
-			if err := b.Bury(ctx, jobs.DeadLetter{Work: w}); err == nil {
-				t.Errorf("buried a work with %s %q", name, s)
-			}
 		}
-		if err := b.Schedule(ctx, jobs.Timer{Tenant: alice, Task: render.ID(s), Name: "x", At: time.Now()}); err == nil {
-			t.Errorf("scheduled for task %q", s)
-		}
-		if err := b.Schedule(ctx, jobs.Timer{Tenant: alice, Task: render.ID(valid), Name: s, At: time.Now()}); err == nil && s != valid {
-			t.Errorf("scheduled with name %q", s)
-		}
-		if err := b.Cancel(ctx, render.ID(s)); err == nil {
-			t.Errorf("cancelled %q", s)
-		}
+		tried = slices.Collect(maps.Keys(calls))
 	}
-	streams := b.js.ListStreams(ctx, jetstream.WithStreamListSubject(b.cfg.Prefix+"vidforge.>"))
-	n := 0
+	hostile.Complete[jobs.Queue](t, tried, "FetchTimer", "OnCancel", "DeadLetters")
+	ok(t, b.nc.Flush()) // a cancellation would have come before the answer
+	if after := b.stored(t); !maps.Equal(before, after) {
+		t.Errorf("the streams hold %v, before %v", after, before)
+	}
+}
+
+// stored is how many messages each stream holds.
+func (b *bench) stored(t *testing.T) map[string]uint64 {
+	t.Helper()
+	streams := b.js.ListStreams(t.Context(), jetstream.WithStreamListSubject(b.cfg.Prefix+"vidforge.>"))
+	n := map[string]uint64{}
 	for info := range streams.Info() {
-		n++
-		if info.State.Msgs != 0 {
-			t.Errorf("stream %s holds %d messages", info.Config.Name, info.State.Msgs)
-		}
+		n[info.Config.Name] = info.State.Msgs
 	}
-	if n == 0 || streams.Err() != nil {
-		t.Errorf("%d streams looked at: %v", n, streams.Err())
+	if len(n) == 0 || streams.Err() != nil {
+		t.Fatalf("%d streams: %v", len(n), streams.Err())
 	}
+	return n
 }
 
 func testWindow(t *testing.T, b *bench) {

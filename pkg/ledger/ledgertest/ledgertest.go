@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +21,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/vidforge/vidforge/pkg/internal/hostile"
 	"github.com/vidforge/vidforge/pkg/ledger"
 	"github.com/vidforge/vidforge/pkg/render"
 	vidforgev1 "github.com/vidforge/vidforge/proto/vidforge/v1"
@@ -426,21 +428,20 @@ func testMalformedIDs(t *testing.T, b *bench) {
 	ok(t, err)
 	_, err = b.TakeSlot(ctx, alice, rec.ID, 1)
 	ok(t, err)
+	bound, _, err := b.Bind(ctx, alice, hash(1), ledger.Binding{Task: rec.ID}, time.Hour)
+	ok(t, err)
 	before := b.messages(t)
 
-	valid := string(rec.ID)
-	for _, s := range []string{
-		"*", ">", "", ".", "/", " ", "task_*", "task_>", valid + ".", valid + ".*", valid + ".>", valid + " ", " " + valid, valid + "/x", valid + "\n",
-		"../" + valid, strings.ToUpper(valid), "*." + valid, "a_*", string(a.ID) + ".", string(a.ID) + " ", "a_" + strings.Repeat("*", 26), "task_" + strings.Repeat(">", 26), "a.b*c>d/e f",
-	} {
+	var tried []string
+	for _, s := range append(hostile.Strings(string(rec.ID)), hostile.Strings(string(a.ID))...) {
 		id, aid := render.ID(s), render.AssetID(s)
 		badRec, badAsset := *rec, *a
 		badRec.ID, badAsset.ID = id, aid
 		bad := good
 		bad.Task = id
 		probe := render.Work{Tenant: alice, Asset: aid, Generation: 1, Stage: render.StageProbe}
-		stage := good
-		stage.Stage = render.Stage(s)
+		stage, foreign := good, good
+		stage.Stage, foreign.Tenant = render.Stage(s), render.Tenant(s)
 		badRender, badEntry := re, ae
 		badRender.Record, badEntry.Asset = &badRec, &badAsset
 
@@ -467,33 +468,64 @@ func testMalformedIDs(t *testing.T, b *bench) {
 				_, _, err := b.Bind(ctx, alice, hash(2), ledger.Binding{Task: id}, time.Hour)
 				return err
 			},
-			"Unbind":         func() error { return b.Unbind(ctx, alice, s, ledger.Binding{Task: rec.ID, Revision: 1}) },
-			"TakeSlot":       func() error { _, err := b.TakeSlot(ctx, alice, id, 5); return err },
-			"FreeSlot":       func() error { return b.FreeSlot(ctx, alice, 0, id) },
-			"PutResult":      func() error { _, _, err := b.PutResult(ctx, &render.StageResult{Work: bad}); return err },
-			"GetResult":      func() error { _, err := b.GetResult(ctx, bad); return err },
-			"CountResults":   func() error { _, err := b.CountResults(ctx, alice, id, 1); return err },
-			"Results":        func() error { _, err := b.Results(ctx, alice, id, 1); return err },
-			"OpenAttempt":    func() error { _, err := b.OpenAttempt(ctx, bad, ledger.Attempt{ID: "b"}); return err },
-			"CloseAttempt":   func() error { _, err := b.CloseAttempt(ctx, bad, "a", ledger.OutcomeDone, ""); return err },
-			"AttemptHistory": func() error { _, err := b.AttemptHistory(ctx, bad); return err },
-			"LeaseWork":      func() error { _, err := b.LeaseWork(ctx, bad, "me"); return err },
-			"LeaseName":      func() error { _, err := b.LeaseName(ctx, "x"+s+"*", "me"); return err },
-			"Secret":         func() error { _, err := b.Secret(ctx, "x"+s+"*"); return err },
-			"RenderOf":       func() error { _, err := b.RenderOf(ctx, alice.Key(), id); return err },
-			"RenderOf key":   func() error { _, err := b.RenderOf(ctx, s, rec.ID); return err },
-			"AssetOf":        func() error { _, err := b.AssetOf(ctx, alice.Key(), aid); return err },
-			"AssetOf key":    func() error { _, err := b.AssetOf(ctx, s, a.ID); return err },
-			"SlotsOf":        func() error { _, err := b.SlotsOf(ctx, s); return err },
-			"stage":          func() error { _, err := b.LeaseWork(ctx, stage, "me"); return err },
-			"probe":          func() error { _, err := b.GetResult(ctx, probe); return err },
+			"Unbind":          func() error { return b.Unbind(ctx, alice, s, ledger.Binding{Task: rec.ID, Revision: 1}) },
+			"TakeSlot":        func() error { _, err := b.TakeSlot(ctx, alice, id, 5); return err },
+			"FreeSlot":        func() error { return b.FreeSlot(ctx, alice, 0, id) },
+			"PutResult":       func() error { _, _, err := b.PutResult(ctx, &render.StageResult{Work: bad}); return err },
+			"GetResult":       func() error { _, err := b.GetResult(ctx, bad); return err },
+			"CountResults":    func() error { _, err := b.CountResults(ctx, alice, id, 1); return err },
+			"Results":         func() error { _, err := b.Results(ctx, alice, id, 1); return err },
+			"OpenAttempt":     func() error { _, err := b.OpenAttempt(ctx, bad, ledger.Attempt{ID: "b"}); return err },
+			"CloseAttempt":    func() error { _, err := b.CloseAttempt(ctx, bad, "a", ledger.OutcomeDone, ""); return err },
+			"AttemptHistory":  func() error { _, err := b.AttemptHistory(ctx, bad); return err },
+			"LeaseWork":       func() error { _, err := b.LeaseWork(ctx, bad, "me"); return err },
+			"LeaseName":       func() error { _, err := b.LeaseName(ctx, "x"+s+"*", "me"); return err },
+			"Secret":          func() error { _, err := b.Secret(ctx, "x"+s+"*"); return err },
+			"LeaseWork stage": func() error { _, err := b.LeaseWork(ctx, stage, "me"); return err },
+			"GetResult probe": func() error { _, err := b.GetResult(ctx, probe); return err },
+			"RenderOf id":     func() error { _, err := b.RenderOf(ctx, alice.Key(), id); return err },
+			"AssetOf id":      func() error { _, err := b.AssetOf(ctx, alice.Key(), aid); return err },
+			"RenderOf tenant": func() error { _, err := b.RenderOf(ctx, s, rec.ID); return err },
+			"AssetOf tenant":  func() error { _, err := b.AssetOf(ctx, s, a.ID); return err },
+			"SlotsOf tenant":  func() error { _, err := b.SlotsOf(ctx, s); return err },
+			"CloseAttempt id": func() error { _, err := b.CloseAttempt(ctx, good, s, ledger.OutcomeDone, ""); return err },
+			// A tenant may have any name, and then has nothing of another's.
+			"GetRender tenant": func() error { _, err := b.GetRender(ctx, render.Tenant(s), rec.ID); return err },
+			"GetAsset tenant":  func() error { _, err := b.GetAsset(ctx, render.Tenant(s), a.ID); return err },
+			"GetResult tenant": func() error { _, err := b.GetResult(ctx, foreign); return err },
+			"ListAssets tenant": func() error {
+				list, _, err := b.ListAssets(ctx, render.Tenant(s), "", 10)
+				return unlessFound(len(list), err)
+			},
+			"Results tenant": func() error {
+				list, err := b.Results(ctx, render.Tenant(s), rec.ID, 1)
+				return unlessFound(len(list), err)
+			},
+			"CountResults tenant": func() error {
+				n, err := b.CountResults(ctx, render.Tenant(s), rec.ID, 1)
+				return unlessFound(n, err)
+			},
+			"AttemptHistory tenant": func() error {
+				h, err := b.AttemptHistory(ctx, foreign)
+				return unlessFound(len(h.Attempts), err)
+			},
+			"FreeSlot tenant": func() error { return unlessFound(0, b.FreeSlot(ctx, render.Tenant(s), 0, rec.ID)) },
+			"Unbind tenant": func() error {
+				err := b.Unbind(ctx, render.Tenant(s), hash(1), bound)
+				if errors.Is(err, ledger.ErrConflict) { // it is not as the caller says
+					return ledger.ErrNotFound
+				}
+				return err
+			},
 		}
+		tried = slices.Collect(maps.Keys(calls))
 		for name, call := range calls {
 			if err := call(); !errors.Is(err, ledger.ErrNotFound) {
-				t.Errorf("%s with %q: %v, want ErrNotFound", name, s, err)
+				t.Errorf("%s with %.60q: %.200v, want ErrNotFound", name, s, err)
 			}
 		}
 	}
+	hostile.Complete[ledger.Ledger](t, tried, "Renders", "WatchRenders", "Assets", "Slots", "Epoch", "TurnEpoch", "Ping")
 	negative := good
 	negative.Index = -1
 	_, err = b.GetResult(ctx, negative)
@@ -502,6 +534,14 @@ func testMalformedIDs(t *testing.T, b *bench) {
 	if after := b.messages(t); after != before {
 		t.Errorf("%d messages before, %d after", before, after)
 	}
+}
+
+// unlessFound is ErrNotFound when there was nothing.
+func unlessFound(n int, err error) error {
+	if n == 0 && err == nil {
+		return ledger.ErrNotFound
+	}
+	return err
 }
 
 func testWatchRenders(t *testing.T, b *bench) {

@@ -6,8 +6,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/url"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,6 +19,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/vidforge/vidforge/pkg/faultproxy"
+	"github.com/vidforge/vidforge/pkg/internal/hostile"
 	"github.com/vidforge/vidforge/pkg/progress"
 	"github.com/vidforge/vidforge/pkg/render"
 )
@@ -36,6 +39,7 @@ func Run(t *testing.T, serve func(t *testing.T) string) {
 		"Hangs":          testHangs,
 		"Down":           testDown,
 		"ForeignValues":  testForeignValues,
+		"MalformedIDs":   testMalformedIDs,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -408,5 +412,55 @@ func testForeignValues(t *testing.T, s server) {
 	}
 	if live, ok := b.Live(t.Context(), id); !ok || !reflect.DeepEqual(live.Samples, []render.Sample{sample}) {
 		t.Errorf("live %+v", live)
+	}
+}
+
+// testMalformedIDs: what is no id stores and tells nothing, while another
+// tenant has something of everything.
+func testMalformedIDs(t *testing.T, s server) {
+	ctx := t.Context()
+	b, client := s.open(t), s.client(t)
+	task := render.NewID()
+	report(t, b, render.Sample{Work: work(task, 1, render.StageSegment, 0)})
+	ok(t, b.Beat(ctx, render.Worker{ID: "w"}))
+	b.Allow(ctx, "tenant", "call", 1, 1, 10)
+	keys := func() []string {
+		all, err := client.Keys(ctx, "*").Result()
+		ok(t, err)
+		slices.Sort(all)
+		return all
+	}
+	before := keys()
+	var tried []string
+	for _, id := range hostile.Strings(string(task)) {
+		calls := map[string]func() bool{ // whether it did something
+			"Report task": func() bool {
+				return b.Report(ctx, render.Sample{Work: work(render.ID(id), 1, render.StageSegment, 0)}) == nil
+			},
+			"Report asset": func() bool {
+				return b.Report(ctx, render.Sample{Work: render.Work{Tenant: "tenant", Asset: render.AssetID(id), Stage: render.StageProbe}}) == nil
+			},
+			"Report stage": func() bool { return b.Report(ctx, render.Sample{Work: work(task, 1, render.Stage(id), 0)}) == nil },
+			"Live":         func() bool { _, known := b.Live(ctx, render.ID(id)); return known },
+			"Beat":         func() bool { return b.Beat(ctx, render.Worker{ID: id + " {x}*"}) == nil },
+			"Allow":        func() bool { allowed, _ := b.Allow(ctx, "tenant", id+"*", 1, 1, 10); return allowed },
+		}
+		for name, call := range calls {
+			if call() {
+				t.Errorf("%s took %.60q", name, id)
+			}
+		}
+		tried = slices.Collect(maps.Keys(calls))
+	}
+	hostile.Complete[progress.Board](t, tried, "Workers", "Ping")
+	if after := keys(); !slices.Equal(before, after) {
+		t.Errorf("keys %q, before %q", after, before)
+	}
+}
+
+func ok(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
