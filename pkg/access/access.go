@@ -5,7 +5,6 @@
 package access
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
@@ -28,14 +27,6 @@ const (
 
 // Roles lists every role.
 func Roles() []Role { return []Role{Gateway, Worker} }
-
-// ParseRole accepts the names of roles.
-func ParseRole(s string) (Role, error) {
-	if !slices.Contains(Roles(), Role(s)) {
-		return "", fmt.Errorf("access: role %q: must be one of %v", s, Roles())
-	}
-	return Role(s), nil
-}
 
 // NATS is what a role needs of NATS.
 type NATS struct {
