@@ -65,7 +65,7 @@ func (s *S3) Abort(ctx context.Context, u Unfinished) error {
 		return fmt.Errorf("blob: abort an upload: %w", err)
 	}
 	err := s.do(ctx, s.cfg.Timeout, func(ctx context.Context, _ *watchdog) error {
-		return s.core.AbortMultipartUpload(ctx, s.cfg.Bucket, u.Key, u.ID) //nolint:wrapcheck // do wraps
+		return s.core.AbortMultipartUpload(ctx, s.cfg.Bucket, u.Key, u.ID)
 	})
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return fmt.Errorf("blob: abort an upload of %s: %w", u.Key, err)

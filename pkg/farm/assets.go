@@ -195,7 +195,7 @@ func (f *Farm) assetEntry(ctx context.Context, tenant render.Tenant, id render.A
 	if err == nil && !f.now().Before(entry.Asset.Expires) {
 		err = fmt.Errorf("asset %s has expired: %w", id, ledger.ErrNotFound)
 	}
-	return entry, err //nolint:wrapcheck // the ledger's own, classified by the caller
+	return entry, err
 }
 
 // assetError is what a client is told when an asset cannot be read:
@@ -307,7 +307,7 @@ func (f *Farm) DeleteAsset(ctx context.Context, tenant render.Tenant, id render.
 		// A render that was accepted in between keeps its bytes: see Submit.
 		if using, err = f.user(ctx, tenant.Key(), id); err != nil || using != "" {
 			f.log.InfoContext(ctx, "a deleted asset's bytes stay for now", "asset", id, "render_id", using, "error", err)
-			return nil //nolint:nilerr // the asset is deleted; its bytes are swept
+			return nil // the asset is deleted; its bytes are swept
 		}
 		f.removeOrphan(ctx, entry.Asset.Object.Key)
 		return nil
