@@ -276,6 +276,8 @@ func (w *worker) slot(ctx, work context.Context, class render.Class) {
 			w.carryOut(work, c)
 		case errors.Is(err, jobs.ErrNone), ctx.Err() != nil:
 			failures = 0
+		case storeAway(err): // needed to settle what others left half done
+			w.blobs.Close(err)
 		default:
 			w.log.WarnContext(ctx, "claim", "class", class, "error", err)
 			failures++
@@ -321,9 +323,14 @@ func (w *worker) carryOut(work context.Context, c *farm.Claim) {
 		w.space.Passed()
 	case errors.Is(err, scratch.ErrFull), errors.Is(err, scratch.ErrPromised), errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		w.space.Close(err)
-	case errors.Is(err, blob.ErrUnavailable), errors.Is(err, blob.ErrRefused):
+	case storeAway(err):
 		w.blobs.Close(err)
 	}
+}
+
+// storeAway reports whether the object store is to blame.
+func storeAway(err error) bool {
+	return errors.Is(err, blob.ErrUnavailable) || errors.Is(err, blob.ErrRefused)
 }
 
 // interrupt stops the stages of a cancelled render before their next beat.

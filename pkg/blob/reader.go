@@ -51,7 +51,7 @@ func (r *reader) open(first bool) error {
 		body, info, header, err := r.store.core.GetObject(ctx, r.store.cfg.Bucket, r.key, o) //nolint:contextcheck // see above
 		if err != nil {
 			w.stop()
-			try.hint.Store(w.hint.Load())
+			try.learn(w)
 			return w.explain(err)
 		}
 		w.pause()

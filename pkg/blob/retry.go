@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -28,10 +29,11 @@ var (
 // ErrUnavailable.
 func (s *S3) do(ctx context.Context, silence time.Duration, f func(context.Context, *watchdog) error) error {
 	var last error
+	var page bool // instead of an answer
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
 		ctx, w := watch(ctx, silence)
 		defer w.stop()
-		last = w.explain(f(ctx, w))
+		last, page = w.explain(f(ctx, w)), w.page.Load()
 		switch asked := w.retryAfter(); {
 		case last == nil:
 			return struct{}{}, nil
@@ -48,7 +50,7 @@ func (s *S3) do(ctx context.Context, silence time.Duration, f func(context.Conte
 	case ctx.Err() != nil:
 		return fmt.Errorf("given up: %w", context.Cause(ctx))
 	default:
-		return s.classify(last)
+		return s.classify(last, page)
 	}
 }
 
@@ -62,25 +64,29 @@ func (s *S3) waits() *backoff.ExponentialBackOff {
 	return wait
 }
 
-// classify puts the package's own errors on what a store answered.
-func (s *S3) classify(err error) error {
+// classify puts the package's own errors on what a store answered. page says
+// that the answer was a web page: it comes from something else than a store, and
+// tells nothing about the object.
+func (s *S3) classify(err error, page bool) error {
 	if passing(err) {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
+	answer, ok := errors.AsType[minio.ErrorResponse](err)
+	if ok && !page {
+		switch answer.StatusCode {
+		case http.StatusNotFound:
+			switch answer.Code {
+			case minio.NoSuchKey, minio.NoSuchUpload, "NoSuchVersion":
+				return fmt.Errorf("%w: %w", ErrNotFound, err)
+			}
+		case http.StatusPreconditionFailed:
+			return fmt.Errorf("%w: %w", errPrecondition, err)
+		case http.StatusRequestedRangeNotSatisfiable:
+			return fmt.Errorf("%w: %w", io.ErrUnexpectedEOF, err)
+		}
+	}
 	if advice := s.refusal(err); advice != "" {
 		return fmt.Errorf("%w: %s: %w", ErrRefused, advice, err)
-	}
-	answer, ok := errors.AsType[minio.ErrorResponse](err)
-	if !ok {
-		return err
-	}
-	switch answer.StatusCode {
-	case http.StatusNotFound:
-		return fmt.Errorf("%w: %w", ErrNotFound, err)
-	case http.StatusPreconditionFailed:
-		return fmt.Errorf("%w: %w", errPrecondition, err)
-	case http.StatusRequestedRangeNotSatisfiable:
-		return fmt.Errorf("%w: %w", io.ErrUnexpectedEOF, err)
 	}
 	return err
 }
@@ -98,7 +104,7 @@ func (s *S3) refusal(err error) string {
 		return ""
 	}
 	switch answer.Code {
-	case "InvalidAccessKeyId", "InvalidAccessKeyID":
+	case "InvalidAccessKeyId", "InvalidAccessKeyID", "XAdminUserNotFound":
 		return "the store does not know the access key; check the setting s3-access-key"
 	case "SignatureDoesNotMatch":
 		return "the secret key is wrong, or something on the way changes the requests' host or path; check the settings s3-secret-key and s3-endpoint"
@@ -117,7 +123,7 @@ func (s *S3) refusal(err error) string {
 	case http.StatusMovedPermanently, http.StatusFound, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
 		return fmt.Sprintf("the store sends requests elsewhere; check the settings s3-endpoint and s3-region (%s)", s.cfg.Region)
 	}
-	return ""
+	return "the store does not do what it is asked; check that an S3 store is at the setting s3-endpoint"
 }
 
 // passing reports whether the same request may succeed later.
@@ -152,8 +158,7 @@ func passing(err error) bool {
 // broke.
 const statusClientClosed = 499
 
-// hints is a transport that notes how long the store asks to be left alone,
-// which the client's errors do not tell.
+// hints is a transport that notes what the client's errors do not tell.
 type hints struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
@@ -164,6 +169,7 @@ func (h hints) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	if w, ok := r.Context().Value(watchdogKey{}).(*watchdog); ok {
 		w.hint.Store(int64(parseRetryAfter(resp.Header.Get("Retry-After"))))
+		w.page.Store(resp.StatusCode >= http.StatusBadRequest && strings.HasPrefix(resp.Header.Get("Content-Type"), "text/html"))
 	}
 	return resp, nil
 }
@@ -188,7 +194,10 @@ type watchdog struct {
 	timer   *time.Timer
 	silence time.Duration
 	fired   atomic.Bool
-	hint    atomic.Int64 // see hints
+	// What hints noted: the wait that was asked for, and whether a web page
+	// came instead of an answer.
+	hint atomic.Int64
+	page atomic.Bool
 }
 
 type watchdogKey struct{}
@@ -210,6 +219,12 @@ func (w *watchdog) touch() { w.timer.Reset(w.silence) }
 
 // retryAfter is how long the store asked to be left alone, 0 for not.
 func (w *watchdog) retryAfter() time.Duration { return time.Duration(w.hint.Load()) }
+
+// learn takes over what another watchdog's try brought.
+func (w *watchdog) learn(from *watchdog) {
+	w.hint.Store(from.hint.Load())
+	w.page.Store(from.page.Load())
+}
 
 // pause tells that nothing is expected of the store.
 func (w *watchdog) pause() { w.timer.Stop() }

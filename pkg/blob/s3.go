@@ -171,7 +171,7 @@ func (s *S3) Ping(ctx context.Context) error {
 }
 
 func (s *S3) noBucket() error {
-	return s.classify(minio.ErrorResponse{StatusCode: http.StatusNotFound, Code: minio.NoSuchBucket, Message: "The specified bucket does not exist", BucketName: s.cfg.Bucket})
+	return s.classify(minio.ErrorResponse{StatusCode: http.StatusNotFound, Code: minio.NoSuchBucket, Message: "The specified bucket does not exist", BucketName: s.cfg.Bucket}, false)
 }
 
 // Get implements Store. A body that breaks off is taken up again where it

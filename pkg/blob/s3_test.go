@@ -187,6 +187,8 @@ func TestRefusals(t *testing.T) {
 		"PermanentRedirect":            {301, "s3-endpoint"},
 		"NoSuchBucket":                 {404, "s3-bucket"},
 		"Unheard":                      {401, "s3-access-key"},
+		"XAdminUserNotFound":           {404, "s3-access-key"},
+		"NoSuchThing":                  {404, "s3-endpoint"},
 	} {
 		s := openFake(t, func(*http.Request) *reply {
 			return answer(c.status, "<Error><Code>"+code+"</Code></Error>")
@@ -195,6 +197,12 @@ func TestRefusals(t *testing.T) {
 		if !errors.Is(err, ErrRefused) || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", code, err)
 		}
+	}
+	page := openFake(t, func(*http.Request) *reply {
+		return answer(404, "<html>Not found</html>", "Content-Type", "text/html; charset=utf-8")
+	})
+	if _, err := page.Get(t.Context(), "key", GetOptions{}); !errors.Is(err, ErrRefused) || errors.Is(err, ErrNotFound) {
+		t.Errorf("a web page: %v", err)
 	}
 	gone := openFake(t, func(*http.Request) *reply { return answer(404, "") })
 	for name, err := range map[string]error{
