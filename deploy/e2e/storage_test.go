@@ -148,15 +148,35 @@ func (s *site) check(id render.ID, frames string) (handbacks []ledger.Attempt) {
 			handbacks = append(handbacks, a)
 		}
 	}
-	for info, err := range s.stores.Blobs.List(s.t.Context(), blob.RenderPrefix(s.tenant, id)) {
-		if err != nil {
-			s.t.Fatal(err)
+	s.untilOnly(blob.RenderPrefix(s.tenant, id), rec.Output.Object.Key)
+	return handbacks
+}
+
+// untilOnly waits until whoever settles the render's end has removed everything
+// else.
+func (s *site) untilOnly(prefix, key string) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), 2*time.Minute)
+	defer cancel()
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		var keys []string
+		for info, err := range s.stores.Blobs.List(ctx, prefix) {
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			keys = append(keys, info.Key)
 		}
-		if info.Key != rec.Output.Object.Key {
-			s.t.Errorf("%s is left", info.Key)
+		if slices.Equal(keys, []string{key}) {
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			s.t.Fatalf("%q are left beside %s", keys, key)
 		}
 	}
-	return handbacks
 }
 
 // diary keeps log lines and tells of new ones.

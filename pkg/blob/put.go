@@ -2,6 +2,7 @@ package blob
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -117,33 +118,47 @@ func (u *upload) parallel(ctx context.Context, file anywhere) (render.Object, er
 	}
 	size := u.partSize()
 	u.parts = make([]minio.CompletePart, (u.o.Size+size-1)/size)
-	g, gctx := errgroup.WithContext(ctx)
+	var g errgroup.Group
 	g.SetLimit(u.store.cfg.Parallel)
+	var stop atomic.Bool
 	for i := range u.parts {
+		if stop.Load() {
+			break
+		}
 		at := int64(i) * size
 		section := io.NewSectionReader(file, base+at, min(size, u.o.Size-at))
-		sum := sha256.New()
-		switch n, err := io.Copy(io.MultiWriter(u.hash, sum), section); {
-		case err != nil:
-			g.Go(func() error { return fmt.Errorf("%w: %w", ErrBody, err) })
-		case n < section.Size():
-			g.Go(func() error { return fmt.Errorf("%w: shorter than %d bytes", ErrMismatch, u.o.Size) })
-		}
-		if gctx.Err() != nil {
+		var sum [sha256.Size]byte
+		if sum, err = u.digest(section); err != nil {
 			break
 		}
 		g.Go(func() (err error) {
-			u.parts[i], err = u.part(gctx, i+1, io.NewSectionReader(file, base+at, section.Size()), [sha256.Size]byte(sum.Sum(nil)))
+			if u.parts[i], err = u.part(ctx, i+1, section, sum); err != nil {
+				stop.Store(true)
+			}
 			return err
 		})
 	}
-	if err := g.Wait(); err != nil {
+	// Parts on their way come to their end even if another has failed: a store
+	// may keep one that arrives after the upload was aborted.
+	if err = cmp.Or(err, g.Wait()); err != nil {
 		return render.Object{}, err //nolint:wrapcheck // each part's own
 	}
 	if u.size, err = u.length(file, base); err != nil {
 		return render.Object{}, err
 	}
 	return u.complete(ctx)
+}
+
+// digest returns the hash of a section of a file and adds it to the whole one's.
+func (u *upload) digest(section *io.SectionReader) (sum [sha256.Size]byte, err error) {
+	h := sha256.New()
+	switch n, err := io.Copy(io.MultiWriter(u.hash, h), section); {
+	case err != nil:
+		return sum, fmt.Errorf("%w: %w", ErrBody, err)
+	case n < section.Size():
+		return sum, fmt.Errorf("%w: shorter than %d bytes", ErrMismatch, u.o.Size)
+	}
+	return [sha256.Size]byte(h.Sum(nil)), nil
 }
 
 // length is how many bytes a file has from base to its end, at most one more
@@ -320,16 +335,26 @@ func (u *upload) settle(ctx context.Context, sum string, failed error) (render.O
 	return render.Object{}, failed
 }
 
+// aborts is how often an upload is aborted until the store knows none: a part
+// that was still on its way may bring it back.
+const aborts = 3
+
 // abort removes the parts of a failed upload. A store that knows no such upload
 // may have ended it well after all: then the answer was lost, and the upload is
 // a success.
 func (u *upload) abort(ctx context.Context, failed error, obj *render.Object) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), u.store.cfg.Timeout)
 	defer cancel()
-	err := u.store.do(ctx, u.store.cfg.Timeout, func(ctx context.Context, _ *watchdog) error {
-		err := u.store.core.AbortMultipartUpload(ctx, u.store.cfg.Bucket, u.key, u.id)
-		return err //nolint:wrapcheck // do wraps
-	})
+	var err error
+	for n := 0; n < aborts && err == nil; n++ {
+		err = u.store.do(ctx, u.store.cfg.Timeout, func(ctx context.Context, _ *watchdog) error {
+			err := u.store.core.AbortMultipartUpload(ctx, u.store.cfg.Bucket, u.key, u.id)
+			return err //nolint:wrapcheck // do wraps
+		})
+		if n > 0 && errors.Is(err, ErrNotFound) {
+			return failed
+		}
+	}
 	switch {
 	case err == nil:
 		return failed
