@@ -280,7 +280,7 @@ func TestWorkerPausesWhileTheStoreIsAway(t *testing.T) {
 	proxy, e := s.proxy()
 	log, _ := s.hire(worker.Config{Endpoints: e, ID: "w1", OpsListen: "127.0.0.1:0"})
 	ready := func() int {
-		_, address, _ := strings.Cut(log.await(t, "worker answers operators"), "ops=")
+		_, address, _ := strings.Cut(log.await(t, "answers operators"), "address=")
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/readyz", http.NoBody)
 		if err != nil {
 			t.Fatal(err)
