@@ -24,7 +24,8 @@ type reader struct {
 
 	body     io.ReadCloser
 	watchdog *watchdog
-	breaks   int // without a byte in between
+	got      int64 // from this body
+	breaks   int   // without enough in between
 	waits    *backoff.ExponentialBackOff
 	err      error
 }
@@ -32,9 +33,6 @@ type reader struct {
 // open asks for the bytes that are left. first is the first time, when left is
 // the caller's wish (0 for everything).
 func (r *reader) open(first bool) error {
-	if err := checkKey(r.key); err != nil {
-		return err
-	}
 	wanted := r.left
 	err := r.store.do(r.ctx, r.store.cfg.Timeout, func(_ context.Context, try *watchdog) error {
 		var o minio.GetObjectOptions
@@ -60,7 +58,7 @@ func (r *reader) open(first bool) error {
 			w.stop()
 			return errors.Join(err, body.Close())
 		}
-		r.body, r.watchdog, r.etag, r.left = body, w, info.ETag, size
+		r.body, r.watchdog, r.etag, r.left, r.got = body, w, info.ETag, size, 0
 		return nil
 	})
 	switch {
@@ -117,14 +115,21 @@ func (r *reader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
+// enough is how many bytes a body must bring before its break counts as the
+// first in a row: a store that breaks off after a few bytes each time would
+// otherwise be asked for ever.
+const enough = 32 << 10
+
 func (r *reader) read(p []byte) (int, error) {
 	for len(p) > 0 {
 		r.watchdog.touch()
 		n, err := r.body.Read(p[:min(int64(len(p)), r.left)])
 		r.watchdog.pause()
 		if n > 0 {
-			r.breaks, r.waits = 0, nil
 			r.offset += int64(n)
+			if r.got += int64(n); r.got >= enough {
+				r.breaks, r.waits = 0, nil
+			}
 			r.left -= int64(n)
 			return n, nil // what else there was comes again, or does not matter
 		}
