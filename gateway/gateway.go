@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/vidforge/vidforge/pkg/buildinfo"
 
 	"github.com/vidforge/vidforge/gateway/internal/auth"

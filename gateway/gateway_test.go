@@ -340,17 +340,6 @@ func (b *bench) waitWatched(n int) {
 	}
 }
 
-func newRecorder() *httptest.ResponseRecorder { return httptest.NewRecorder() }
-
-func mustRequest(t testing.TB, path string) *http.Request {
-	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
-}
-
 // submission is a plain request for a render.
 func submission(src render.AssetID) farm.Submission {
 	return farm.Submission{Request: render.Request{SourceAssetURI: src.URI(), OutputFormat: "mp4", Resolution: "720p"}}

@@ -120,7 +120,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	})
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // it was told to end before it began
+			return nil // it was told to end before it began
 		}
 		return fmt.Errorf("reach the stores: %w", err)
 	}

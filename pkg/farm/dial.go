@@ -91,7 +91,7 @@ func (w waitLog) during(ctx context.Context, store string, why func() error, do 
 			case <-timer.C:
 				pause = min(2*pause, lastWaitLog)
 				timer.Reset(pause)
-				w.log.WarnContext(ctx, "waits for "+store, "seconds", int(time.Since(began).Seconds()), "error", why())
+				w.log.WarnContext(ctx, "waits for a store", "store", store, "seconds", int(time.Since(began).Seconds()), "error", why())
 			case <-done:
 				return
 			}
@@ -188,7 +188,7 @@ func openBlobs(ctx context.Context, c blob.Config, wait waitLog) (s *blob.S3, er
 			}
 		}
 	})
-	return s, err //nolint:wrapcheck // by the caller
+	return s, err
 }
 
 // readyPause is how long a worker waits before it looks again for what a gateway

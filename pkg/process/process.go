@@ -144,12 +144,12 @@ func (p Program) finish(o OS, err error) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintf(o.Stderr, "%s: %v\n", p.Name, err) //nolint:errcheck // there is nobody left to tell
+	fmt.Fprintf(o.Stderr, "%s: %v\n", p.Name, err)
 	return exitFailed
 }
 
 func (p Program) refuse(o OS, err error) int {
-	fmt.Fprintf(o.Stderr, "%s: %v\nSee %s --help.\n", p.Name, err, p.Name) //nolint:errcheck // there is nobody left to tell
+	fmt.Fprintf(o.Stderr, "%s: %v\nSee %s --help.\n", p.Name, err, p.Name)
 	return exitUsage
 }
 

@@ -180,7 +180,7 @@ func TestAnyOrder(t *testing.T) {
 		if code, body := get(t, p.ops+"/healthz"); code != 200 {
 			t.Errorf("/healthz while waiting: %d %s", code, body)
 		}
-		if line := p.Logged("waits for NATS"); line["level"] != "WARN" || line["error"] == nil {
+		if line := p.Logged("waits for a store"); line["store"] != "NATS" || line["level"] != "WARN" || line["error"] == nil {
 			t.Errorf("logged %v", line)
 		}
 	}
