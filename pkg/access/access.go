@@ -4,13 +4,7 @@
 // own configuration makes of them.
 package access
 
-import (
-	"slices"
-	"time"
-
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-)
+import "slices"
 
 // Role is a kind of program.
 type Role string
@@ -55,13 +49,3 @@ func sorted(lists ...[]string) []string {
 
 // DefaultAPI is the prefix of JetStream's own subjects.
 const DefaultAPI = "$JS.API"
-
-// JetStream is a client whose API requests begin with api ("" for DefaultAPI):
-// an account that imports another's JetStream has it under another prefix. Each
-// of its calls is bounded by timeout unless its context is.
-func JetStream(nc *nats.Conn, api string, timeout time.Duration) (jetstream.JetStream, error) {
-	if api == "" || api == DefaultAPI {
-		return jetstream.New(nc, jetstream.WithDefaultTimeout(timeout)) //nolint:wrapcheck // says what is wrong
-	}
-	return jetstream.NewWithAPIPrefix(nc, api, jetstream.WithDefaultTimeout(timeout)) //nolint:wrapcheck // says what is wrong
-}

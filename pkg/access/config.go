@@ -144,17 +144,17 @@ type Statement struct {
 // S3Policy is a bucket's policy.
 func S3Policy(statements func(Role) []Statement, users []User) (string, error) {
 	type principal struct {
-		AWS []string
+		AWS []string `json:"AWS"`
 	}
 	type statement struct {
-		Effect    string
-		Principal principal
-		Action    []string
-		Resource  []string
+		Effect    string    `json:"Effect"`
+		Principal principal `json:"Principal"`
+		Action    []string  `json:"Action"`
+		Resource  []string  `json:"Resource"`
 	}
 	policy := struct {
-		Version   string
-		Statement []statement
+		Version   string      `json:"Version"`
+		Statement []statement `json:"Statement"`
 	}{Version: "2012-10-17"}
 	for _, role := range Roles() {
 		var names []string

@@ -175,7 +175,7 @@ func (f *Farm) probed(ctx context.Context, entry ledger.AssetEntry) (*render.Ass
 		written, err := f.stores.Ledger.UpdateAsset(ctx, entry, &next)
 		if errors.Is(err, ledger.ErrConflict) && ctx.Err() == nil {
 			if entry, err = f.stores.Ledger.GetAsset(ctx, entry.Asset.Tenant, entry.Asset.ID); err != nil {
-				return nil, err //nolint:wrapcheck // the caller knows what it asked for
+				return nil, err
 			}
 			continue
 		}

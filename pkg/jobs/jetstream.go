@@ -88,7 +88,7 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config) (*JetStream, error) {
 	case !prefixPattern.MatchString(cfg.Prefix):
 		return nil, fmt.Errorf("jobs: prefix %q must consist of letters and digits", cfg.Prefix)
 	}
-	js, err := access.JetStream(nc, cfg.API, cfg.Timeout)
+	js, err := jsretry.Client(nc, cfg.API, cfg.Timeout)
 	if err != nil {
 		return nil, fmt.Errorf("jobs: %w", err)
 	}

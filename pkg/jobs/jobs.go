@@ -119,7 +119,8 @@ type Config struct {
 	// Role of this program. A worker makes no streams and can only fetch, end
 	// and publish work; see Access. Defaults to one that may do everything.
 	Role access.Role
-	// API is the prefix of JetStream's API; see access.JetStream.
+	// API is the prefix of JetStream's API, $JS.API by default. It differs where
+	// an account imports the JetStream of another.
 	API string
 	// Prefix is put before every stream's and subject's name: [A-Za-z0-9]*.
 	Prefix string

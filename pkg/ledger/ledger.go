@@ -213,7 +213,8 @@ type Config struct {
 	// Role of this program. A worker makes no buckets and cannot use all of
 	// them; see Access. Defaults to one that may do everything.
 	Role access.Role
-	// API is the prefix of JetStream's API; see access.JetStream.
+	// API is the prefix of JetStream's API, $JS.API by default. It differs where
+	// an account imports the JetStream of another.
 	API string
 	// Prefix is put before every bucket's name, so that tests and farms can
 	// share a server. [A-Za-z0-9]*.

@@ -183,7 +183,7 @@ func (l *JetStream) CreateRender(ctx context.Context, rec *render.Record) (Rende
 func (l *JetStream) createState(ctx context.Context, key string, rec *render.Record, origin *vidforgev1.RenderRecord) (uint64, error) {
 	data, err := wire.Marshal(origin)
 	if err != nil {
-		return 0, err //nolint:wrapcheck // wrapped by the caller
+		return 0, err
 	}
 	states := shard(l.renders, string(rec.ID))
 	var expected uint64
@@ -289,7 +289,7 @@ func (l *JetStream) writeApproval(ctx context.Context, key string, entry *Render
 	wire.CarryUnknown(next.origin, before.origin)
 	data, err := wire.Marshal(next.origin)
 	if err != nil {
-		return false, err //nolint:wrapcheck // wrapped by the caller
+		return false, err
 	}
 	next.revision, err = shard(l.intents, string(entry.Record.ID)).put(ctx, key+approvalPart, data, before.revision, l.until(entry.Record.Created.Add(longestRender)))
 	entry.approval = next
