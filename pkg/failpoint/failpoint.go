@@ -28,6 +28,14 @@ const (
 	// UploadPublished is after the message, before the client's answer.
 	UploadPublished Point = "upload.published"
 
+	// FinalizeCopied is after a presigned upload was copied to where nobody else
+	// writes, before the asset's record says so.
+	FinalizeCopied Point = "finalize.copied"
+	// FinalizeRecorded is after that record, before the probe's message.
+	FinalizeRecorded Point = "finalize.recorded"
+	// FinalizePublished is after the message, before what came in is removed.
+	FinalizePublished Point = "finalize.published"
+
 	// SubmitBound is after an idempotency key was bound, before its render.
 	SubmitBound Point = "submit.bound"
 	// SubmitSlotted is after a slot was taken, before the record.
@@ -141,6 +149,9 @@ func Names() []string {
 		{UploadStored, nil},
 		{UploadRecorded, nil},
 		{UploadPublished, nil},
+		{FinalizeCopied, nil},
+		{FinalizeRecorded, nil},
+		{FinalizePublished, nil},
 		{SubmitBound, nil},
 		{SubmitSlotted, nil},
 		{SubmitStated, nil},

@@ -304,6 +304,7 @@ func (f *Farm) DeleteAsset(ctx context.Context, tenant render.Tenant, id render.
 		if err != nil {
 			return unavailable("delete the asset's record", err)
 		}
+		failpoint.Hit(failpoint.DeleteRecorded)
 		// A render that was accepted in between keeps its bytes: see Submit.
 		if using, err = f.user(ctx, tenant.Key(), id); err != nil || using != "" {
 			f.log.InfoContext(ctx, "a deleted asset's bytes stay for now", "asset", id, "render_id", using, "error", err)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/vidforge/vidforge/pkg/blob"
+	"github.com/vidforge/vidforge/pkg/failpoint"
 	"github.com/vidforge/vidforge/pkg/ledger"
 	"github.com/vidforge/vidforge/pkg/render"
 )
@@ -135,6 +136,7 @@ func (f *Farm) finalize(ctx context.Context, entry ledger.AssetEntry, trace rend
 		}
 		return entry, false, err
 	}
+	failpoint.Hit(failpoint.FinalizeCopied)
 	asset := *pending
 	asset.State, asset.Object, asset.Expires = render.AssetProbing, o, f.now().Add(f.cfg.AssetRetention)
 	next, err := f.stores.Ledger.UpdateAsset(ctx, entry, &asset)
@@ -149,10 +151,12 @@ func (f *Farm) finalize(ctx context.Context, entry ledger.AssetEntry, trace rend
 	if err != nil {
 		return entry, false, unavailable("write the asset", err) // perhaps written: the copy is not removed
 	}
+	failpoint.Hit(failpoint.FinalizeRecorded)
 	if err := f.enqueueProbe(ctx, next.Asset, trace); err != nil {
 		// Reconciliation publishes it again.
 		f.log.WarnContext(ctx, "publish the probe", "asset", pending.ID, "error", err)
 	}
+	failpoint.Hit(failpoint.FinalizePublished)
 	f.removeOrphan(ctx, pending.Object.Key)
 	return next, true, nil
 }

@@ -103,18 +103,27 @@ func (c *client) upload() (uri string) {
 	if err := json.Unmarshal(raw, &asset); err != nil || status != http.StatusCreated {
 		c.t.Fatalf("upload: %d %s", status, raw)
 	}
-	uri = asset.URI
-	for deadline := time.Now().Add(patience); !asset.Renderable; {
-		if time.Now().After(deadline) {
+	if !asset.Renderable {
+		c.ready(asset.URI)
+	}
+	return asset.URI
+}
+
+// ready waits until an asset can be used.
+func (c *client) ready(uri string) {
+	c.t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) { // a worker in another process
+		status, raw := c.send(http.MethodGet, "/v1/assets/"+strings.TrimPrefix(uri, "vidforge://assets/"), nil, nil)
+		var asset struct {
+			Renderable bool `json:"renderable"`
+		}
+		if err := json.Unmarshal(raw, &asset); err != nil || time.Now().After(deadline) {
 			c.t.Fatalf("the asset does not become ready: %d %s", status, raw)
 		}
-		time.Sleep(50 * time.Millisecond) // a worker in another process
-		status, raw = c.send(http.MethodGet, "/v1/assets/"+strings.TrimPrefix(uri, "vidforge://assets/"), nil, nil)
-		if err := json.Unmarshal(raw, &asset); err != nil {
-			c.t.Fatalf("asset: %d %s", status, raw)
+		if asset.Renderable {
+			return
 		}
 	}
-	return uri
 }
 
 // answer is a JSON-RPC answer.

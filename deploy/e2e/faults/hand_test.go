@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/vidforge/vidforge/pkg/access"
 	"github.com/vidforge/vidforge/pkg/farm"
 	"github.com/vidforge/vidforge/pkg/jobs"
 	"github.com/vidforge/vidforge/pkg/render"
@@ -17,7 +18,7 @@ import (
 // hand does the work of every stage in this process, without ffmpeg, for stories
 // in which only gateways die. It ends with the test.
 func (s *site) hand(name string) {
-	f := farm.New(s.stores, farm.Config{Tuning: tuning, Holder: name, Logger: slog.New(slog.DiscardHandler)})
+	f := farm.New(s.stores, farm.Config{Role: access.Worker, Tuning: tuning, Holder: name, Logger: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	for _, class := range []render.Class{render.ClassPreview, render.ClassCPU} {

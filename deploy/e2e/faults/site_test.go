@@ -87,7 +87,7 @@ func (s *site) gateways() []string {
 func (s *site) gateway(env []string, points ...string) *process {
 	s.t.Helper()
 	p := launch(s.t, "vidforge-gateway", s.name("gateway"), points, slices.Concat(s.env, []string{
-		"VIDFORGE_LISTEN=127.0.0.1:0", "VIDFORGE_OPS_LISTEN=127.0.0.1:0", "VIDFORGE_SHUTDOWN_TIMEOUT=1s",
+		"VIDFORGE_LISTEN=127.0.0.1:0", "VIDFORGE_OPS_LISTEN=127.0.0.1:0", "VIDFORGE_SHUTDOWN_TIMEOUT=1s", "VIDFORGE_SWEEP_EVERY=2s",
 	}, env))
 	if record := p.logged("gateway listens"); record != nil {
 		s.mu.Lock()
@@ -185,11 +185,20 @@ func (m *mortal) end() {
 	<-m.done
 }
 
-// spared are the points at which the program did not die.
-func (m *mortal) spared() []string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return slices.Clone(m.left)
+// died waits until the program has died at every point: some it meets in its own
+// time.
+func (m *mortal) died() {
+	m.t.Helper()
+	var left []string
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) { // it is another process
+		m.mu.Lock()
+		left = slices.Clone(m.left)
+		m.mu.Unlock()
+		if len(left) == 0 {
+			return
+		}
+	}
+	m.t.Errorf("never died at %q", left)
 }
 
 // left says what a story may leave behind.
@@ -302,7 +311,7 @@ func (s *site) records() error {
 			return err
 		}
 		if e.Asset.State != render.AssetReady {
-			errs = append(errs, fmt.Errorf("asset %s is %s", e.Asset.ID, e.Asset.State))
+			errs = append(errs, fmt.Errorf("asset %s is %s", e.Asset.ID, e.Asset.State)) // also pending: every client came back
 		}
 	}
 	for _, rec := range s.renders() {

@@ -2,15 +2,20 @@ package faults
 
 import (
 	"bytes"
+	"encoding/json"
 	"net/http"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/vidforge/vidforge/pkg/failpoint"
 	"github.com/vidforge/vidforge/pkg/jobs"
 	"github.com/vidforge/vidforge/pkg/render"
+	vidforgev1 "github.com/vidforge/vidforge/proto/vidforge/v1"
 )
 
 // story is what a client does on a farm a program of which dies or stands still
@@ -52,39 +57,39 @@ func points(list ...failpoint.Point) []string {
 func stories() map[string]story {
 	return map[string]story{
 		"upload": {
-			gateway: append(points(failpoint.UploadStored, failpoint.UploadRecorded, failpoint.UploadPublished), stages(failpoint.Enqueued, "probe")...),
+			gateway: append(points(failpoint.UploadStored, failpoint.UploadRecorded, failpoint.UploadPublished, failpoint.AssetChanged), stages(failpoint.Enqueued, "probe")...),
 			may:     left{litter: true}, tell: (*client).rendersApproved,
 		},
-		"large upload":       {gateway: points(failpoint.PartStored), may: left{litter: true}, tell: (*client).uploadsInParts},
-		"submit":             {gateway: points(failpoint.SubmitBound, failpoint.SubmitSlotted, failpoint.SubmitStated, failpoint.SubmitRecorded), tell: (*client).rendersApproved},
-		"submit, confirmed":  {gateway: append(points(failpoint.SubmitConfirmed), stages(failpoint.Enqueued, "preview")...), tell: (*client).rendersApproved},
-		"submit, published":  {gateway: points(failpoint.SubmitPublished), tell: (*client).rendersApproved},
-		"submit, refused":    {gateway: points(failpoint.SubmitRefused), tell: (*client).isRefused},
-		"dispatch":           {gateway: points(failpoint.DispatchMoved), tell: (*client).rendersApproved},
-		"reconcile":          {gateway: points(failpoint.ReconcileLeased, failpoint.ReconcileAdvanced), may: left{some: true}, tell: (*client).rendersApproved},
-		"sweep":              {gateway: points(failpoint.SweepTurned), tell: (*client).rendersApproved},
-		"sweep, marked":      {gateway: points(failpoint.SweepMarked), tell: (*client).rendersApproved},
-		"decide":             {gateway: append(events("input minted", "decided"), stages(failpoint.Enqueued, "plan")...), tell: (*client).rendersApproved},
-		"decide, ended":      {gateway: points(failpoint.PauseEnded), tell: (*client).rendersApproved},
-		"pause":              {gateway: points(failpoint.PauseTimed), tell: (*client).rendersApproved},
-		"answer":             {gateway: events("input answered"), tell: (*client).declinesFirst},
-		"cancel":             {gateway: append(events("cancelled"), points(failpoint.EndBroadcast, failpoint.EndRemoved, failpoint.EndSlotFreed)...), tell: (*client).cancels},
-		"time out":           {gateway: append(events("approval timed out"), points(failpoint.TimerAdvanced)...), tell: (*client).timesOut},
-		"delete":             {gateway: points(failpoint.DeleteRecorded), may: left{litter: true}, tell: (*client).deletes},
-		"claim, fetched":     {worker: stages(failpoint.ClaimFetched), tell: (*client).rendersApproved},
-		"claim, leased":      {worker: stages(failpoint.ClaimLeased), tell: (*client).rendersApproved},
-		"claim, opened":      {worker: stages(failpoint.ClaimOpened), tell: (*client).rendersApproved},
-		"work, stored":       {worker: stages(failpoint.WorkStored, "preview", "segment", "audio", "assemble"), tell: (*client).rendersApproved},
-		"work, drawn":        {worker: stages(failpoint.WorkStored, "plan"), tell: (*client).rendersUnasked},
-		"complete, recorded": {worker: slices.Concat(stages(failpoint.CompleteRecorded), stages(failpoint.ClaimDone)), tell: (*client).rendersApproved},
-		"complete, closed":   {worker: stages(failpoint.CompleteClosed), tell: (*client).rendersApproved},
-		"complete, advanced": {worker: stages(failpoint.CompleteAdvanced), tell: (*client).rendersApproved},
-		"complete, acked":    {worker: stages(failpoint.CompleteAcked), tell: (*client).rendersApproved},
-		"complete, second":   {worker: points(failpoint.CompleteSecond), cast: (*client).withASecond},
+		"finalize":            {gateway: points(failpoint.FinalizeCopied, failpoint.FinalizeRecorded), may: left{litter: true}, tell: (*client).rendersPresigned},
+		"finalize, published": {gateway: points(failpoint.FinalizePublished), may: left{litter: true}, tell: (*client).rendersPresigned},
+		"large upload":        {gateway: points(failpoint.PartStored), may: left{litter: true}, tell: (*client).uploadsInParts},
+		"submit":              {gateway: points(failpoint.SubmitBound, failpoint.SubmitSlotted, failpoint.SubmitStated, failpoint.SubmitRecorded), tell: (*client).rendersApproved},
+		"submit, confirmed":   {gateway: append(points(failpoint.SubmitConfirmed), stages(failpoint.Enqueued, "preview")...), tell: (*client).rendersApproved},
+		"submit, published":   {gateway: points(failpoint.SubmitPublished), tell: (*client).rendersApproved},
+		"submit, refused":     {gateway: points(failpoint.SubmitRefused), tell: (*client).isRefused},
+		"dispatch":            {gateway: points(failpoint.DispatchMoved), tell: (*client).rendersApproved},
+		"reconcile":           {gateway: points(failpoint.ReconcileLeased, failpoint.ReconcileAdvanced), may: left{some: true}, tell: (*client).rendersApproved},
+		"sweep":               {gateway: points(failpoint.SweepTurned, failpoint.SweepMarked), may: left{some: true}, tell: (*client).rendersApproved},
+		"decide":              {gateway: append(events("input minted", "decided"), stages(failpoint.Enqueued, "plan")...), tell: (*client).rendersApproved},
+		"pause":               {gateway: points(failpoint.PauseTimed), tell: (*client).rendersAfterThought},
+		"decide, ended":       {gateway: points(failpoint.PauseEnded), tell: (*client).rendersApproved},
+		"answer":              {gateway: events("input answered"), tell: (*client).declinesFirst},
+		"cancel":              {gateway: append(events("cancelled"), points(failpoint.EndBroadcast, failpoint.EndRemoved, failpoint.EndSlotFreed)...), tell: (*client).cancels},
+		"time out":            {gateway: append(events("approval timed out"), points(failpoint.TimerAdvanced)...), tell: (*client).timesOut},
+		"delete":              {gateway: points(failpoint.DeleteRecorded), may: left{litter: true}, tell: (*client).deletes},
+		"claim, fetched":      {worker: stages(failpoint.ClaimFetched), tell: (*client).rendersApproved},
+		"claim, leased":       {worker: stages(failpoint.ClaimLeased), tell: (*client).rendersApproved},
+		"claim, opened":       {worker: stages(failpoint.ClaimOpened), tell: (*client).rendersApproved},
+		"work, stored":        {worker: stages(failpoint.WorkStored, "preview", "segment", "audio", "assemble"), tell: (*client).rendersApproved},
+		"work, drawn":         {worker: stages(failpoint.WorkStored, "plan"), tell: (*client).rendersUnasked},
+		"complete, recorded":  {worker: slices.Concat(stages(failpoint.CompleteRecorded), stages(failpoint.ClaimDone)), tell: (*client).rendersApproved},
+		"complete, closed":    {worker: stages(failpoint.CompleteClosed), tell: (*client).rendersApproved},
+		"complete, advanced":  {worker: stages(failpoint.CompleteAdvanced), tell: (*client).rendersApproved},
+		"complete, acked":     {worker: stages(failpoint.CompleteAcked), tell: (*client).rendersApproved},
+		"complete, second":    {worker: points(failpoint.CompleteSecond), cast: (*client).withASecond},
 		"advance": {
-			gateway: points(failpoint.AssetChanged),
-			worker:  events("claimed", "preview ready", "planned", "encoded", "assembled"),
-			tell:    (*client).rendersApproved,
+			worker: events("claimed", "preview ready", "planned", "encoded", "assembled"),
+			tell:   (*client).rendersApproved,
 		},
 		"settle": {
 			worker: stages(failpoint.Enqueued, "segment", "assemble"),
@@ -102,6 +107,26 @@ func stories() map[string]story {
 func (c *client) rendersApproved() {
 	c.t.Helper()
 	id := c.submit(order(c.upload(), c.t.Name(), nil))
+	c.video(id, c.follow(id, approve))
+	c.hasOne(render.StateSucceeded)
+}
+
+// rendersAfterThought approves when the pause's timer is set.
+func (c *client) rendersAfterThought() {
+	c.t.Helper()
+	id := c.submit(order(c.upload(), c.t.Name(), nil))
+	c.until(id, "input_required")
+	stream, err := c.site.js.Stream(c.t.Context(), c.site.prefix+"timers")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) { // a gateway in another process
+		if info, err := stream.Info(c.t.Context()); err != nil || time.Now().After(deadline) {
+			c.t.Fatalf("no timer is set: %v", err)
+		} else if info.State.Msgs > 0 {
+			break
+		}
+	}
 	c.video(id, c.follow(id, approve))
 	c.hasOne(render.StateSucceeded)
 }
@@ -200,23 +225,68 @@ func (c *client) timesOut() {
 	ctx := c.t.Context()
 	id := c.submit(order(c.upload(), c.t.Name(), nil))
 	c.until(id, "input_required")
-	for {
-		entry, err := c.site.stores.Ledger.GetRender(ctx, render.LocalTenant, render.ID(id))
-		if err != nil {
-			c.t.Fatal(err)
-		}
-		next, preview := *entry.Record, *entry.Record.Preview
-		preview.Deadline = time.Now().Add(-time.Minute)
-		next.Preview = &preview
-		if _, err := c.site.stores.Ledger.UpdateRender(ctx, entry, &next); err == nil {
-			break // else a poll minted the input request meanwhile
-		}
-	}
+	c.site.overdue(id)
 	timer := jobs.Timer{Tenant: render.LocalTenant, Task: render.ID(id), Name: "approval", At: time.Now()}
 	if err := c.site.stores.Jobs.Schedule(ctx, timer); err != nil {
 		c.t.Fatal(err)
 	}
 	c.failsWith(c.until(id, "completed", "cancelled"), "watermark_approval_timeout")
+}
+
+// overdue moves the deadline of a stored pause into the past.
+func (s *site) overdue(id string) {
+	s.t.Helper()
+	ctx := s.t.Context()
+	states, err := s.js.KeyValue(ctx, s.prefix+"renders_0")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	key := render.LocalTenant.Key() + "." + id
+	state, err := states.Get(ctx, key)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	p := &vidforgev1.RenderRecord{}
+	if err := proto.Unmarshal(state.Value(), p); err != nil {
+		s.t.Fatal(err)
+	}
+	p.Preview.Deadline = timestamppb.New(time.Now().Add(-time.Minute))
+	b, err := proto.Marshal(p)
+	if err == nil {
+		_, err = states.Update(ctx, key, b, state.Revision())
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// rendersPresigned uploads by a presigned URL and renders that.
+func (c *client) rendersPresigned() {
+	c.t.Helper()
+	body, err := json.Marshal(map[string]any{"name": "clip.mp4", "mime_type": "video/mp4", "size_bytes": len(c.clip)})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	status, raw := c.send(http.MethodPost, "/v1/assets:presign", map[string]string{"Content-Type": "application/json"}, body)
+	var presigned struct {
+		URI     string            `json:"asset_uri"`
+		URL     string            `json:"upload_url"`
+		Headers map[string]string `json:"headers"`
+	}
+	if err := json.Unmarshal(raw, &presigned); err != nil || presigned.URL == "" {
+		c.t.Fatalf("presign: %d %s, %v", status, raw, err)
+	}
+	if status, raw := c.send(http.MethodPut, presigned.URL, presigned.Headers, c.clip); status != http.StatusOK {
+		c.t.Fatalf("put: %d %s", status, raw)
+	}
+	path := "/v1/assets/" + strings.TrimPrefix(presigned.URI, "vidforge://assets/")
+	if status, raw := c.send(http.MethodPost, path+":finalize", nil, nil); status != http.StatusOK && status != http.StatusCreated {
+		c.t.Fatalf("finalize: %d %s", status, raw)
+	}
+	c.ready(presigned.URI)
+	id := c.submit(order(presigned.URI, c.t.Name(), nil))
+	c.video(id, c.follow(id, approve))
+	c.hasOne(render.StateSucceeded)
 }
 
 // deletes deletes what it uploaded.
