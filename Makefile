@@ -60,6 +60,10 @@ test: test-deps ## Run every module's tests; RACE=1 with the race detector
 	done; \
 	if [ -n "$$failed" ]; then echo "FAILED:$$failed" >&2; exit 1; fi
 
+.PHONY: e2e
+e2e: test-deps ## Run the programs as processes, over real servers, with faults
+	cd deploy/e2e && go test $(if $(RACE),-race) -count=1 -timeout 20m $(TESTFLAGS) . ./command ./faults ./processes ./servers
+
 .PHONY: conformance
 conformance: ## Run the official MCP conformance suite
 	go run ./deploy/e2e/conformance/run
