@@ -209,7 +209,7 @@ func (c *client) submit(arguments map[string]any) (id string) {
 
 // may lists what a status may be followed by.
 var may = map[string][]string{
-	"":               {"working", "input_required"},
+	"":               {"working", "input_required", "completed"},
 	"working":        {"input_required", "completed", "cancelled"},
 	"input_required": {"working", "completed", "cancelled"},
 }

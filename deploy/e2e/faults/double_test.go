@@ -43,7 +43,7 @@ func TestTwoDispatchersAndReconcilers(t *testing.T) {
 		s.hand(fmt.Sprint("hand", i))
 	}
 	var sources []string
-	halting := s.gateway(env, string(failpoint.DispatchMoved)+"=stop@15", string(failpoint.ReconcileAdvanced)+"=stop@10")
+	halting := s.gateway(env, string(failpoint.DispatchMoved)+"=stop@5", string(failpoint.ReconcileAdvanced)+"=stop@3")
 	for _, c := range clients {
 		sources = append(sources, c.upload())
 	}
