@@ -22,6 +22,8 @@ const (
 	JoinFormats = "concat,mov,mp4,m4a,3gp,3g2,mj2"
 	// OggFormats are for Opus that the worker itself encoded.
 	OggFormats = "ogg"
+	// AMRFormats are for AMR that the worker itself unpacked.
+	AMRFormats = "amr"
 	// CanvasFormats are for pictures that ffmpeg makes up itself.
 	CanvasFormats = "lavfi"
 )

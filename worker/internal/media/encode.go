@@ -166,6 +166,27 @@ func soundFileOf(codec string) soundFile {
 	return soundFile{name: "audio.m4a", muxer: "mp4", mime: "audio/mp4"}
 }
 
+// amrFile is AMR taken out of its container.
+const amrFile = "source.amr"
+
+// soundSource is the file that the sound is decoded from, and the options to
+// map it. Phones put a second of AMR into each packet, of which ffmpeg's
+// decoder hears the first frame alone: unpacked, every frame is a packet.
+func (j *Job) soundSource(ctx context.Context, a *render.Stream) (in ffmpeg.Input, stream string, err error) {
+	stream = "0:" + strconv.Itoa(a.Index)
+	if a.Codec != "amr_nb" && a.Codec != "amr_wb" {
+		return ffmpeg.Input{Path: j.Source}, stream, nil
+	}
+	res, err := j.Tools.Run(ctx, ffmpeg.Cmd{
+		Name: "unpack sound", Dir: j.Dir, Watch: ffmpeg.WatchOutput, Inputs: []ffmpeg.Input{{Path: j.Source}},
+		Args: []string{"-map", stream, "-c", "copy", "-f", "amr", "file:" + amrFile},
+	})
+	if err != nil {
+		return in, "", runFailed(ctx, "unpack the sound", res, err)
+	}
+	return ffmpeg.Input{Path: filepath.Join(j.Dir, amrFile), Formats: ffmpeg.AMRFormats}, "0:0", nil
+}
+
 // EncodeAudio encodes the source's sound in one piece.
 func EncodeAudio(ctx context.Context, j Job) (Made, error) {
 	const what = "encode the sound"
@@ -181,12 +202,20 @@ func EncodeAudio(ctx context.Context, j Job) (Made, error) {
 		return Made{}, workerFault(what, err)
 	}
 	file := soundFileOf(sound.Codec)
+	start := j.Plan.Start
 	m := Made{Path: filepath.Join(j.Dir, file.name), MIMEType: file.mime}
 	c := j.run("audio")
 	c.Watch = ffmpeg.WatchOutput
-	c.Inputs = []ffmpeg.Input{{Path: j.Source}}
-	c.Args = append([]string{"-copyts", "-map", "0:" + strconv.Itoa(a.Index), "-vn", "-sn", "-dn",
-		"-af", audioGraph(j.Plan.Start, a.Channels, sound.Layout), "-map_metadata", "-1", "-map_chapters", "-1"},
+	in, stream, err := j.soundSource(ctx, a)
+	if err != nil {
+		return m, err
+	}
+	if in.Formats == ffmpeg.AMRFormats {
+		start = render.Rational{} // it has no times, and begins with the source
+	}
+	c.Inputs = []ffmpeg.Input{in}
+	c.Args = append([]string{"-copyts", "-map", stream, "-vn", "-sn", "-dn",
+		"-af", audioGraph(start, a.Channels, sound.Layout), "-map_metadata", "-1", "-map_chapters", "-1"},
 		sound.Args()...)
 	c.Args = append(c.Args, "-f", file.muxer, "file:"+file.name)
 	res, err := j.Tools.Run(ctx, c)

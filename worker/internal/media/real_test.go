@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -176,7 +177,8 @@ func (w wanted) checkBytes(t *testing.T, path string) {
 	if index, data := bytes.Index(b, []byte("moov")), bytes.Index(b, []byte("mdat")); index < 0 || index > data {
 		t.Errorf("%s: the index is at %d, the data at %d", w.format, index, data)
 	}
-	for rest := b[:bytes.Index(b, []byte("mdat"))]; ; {
+	head, _, _ := bytes.Cut(b, []byte("mdat"))
+	for rest := head; ; {
 		i := bytes.Index(rest, []byte("elst"))
 		if i < 0 {
 			break
@@ -184,7 +186,7 @@ func (w wanted) checkBytes(t *testing.T, path string) {
 		rest = rest[i+4:]
 		// Version and flags, number of entries, duration, media time: one
 		// entry that drops what a decoder needs before the start, and no pause.
-		if entries, at := binary.BigEndian.Uint32(rest[4:]), int32(binary.BigEndian.Uint32(rest[12:])); rest[0] != 0 || entries != 1 || at < 0 { //nolint:gosec // two's complement
+		if entries, at := binary.BigEndian.Uint32(rest[4:]), int32(binary.BigEndian.Uint32(rest[12:])); rest[0] != 0 || entries != 1 || at < 0 {
 			t.Errorf("%s: an edit list of %d entries, the first at %d", w.format, entries, at)
 		}
 	}
@@ -231,10 +233,11 @@ func renderFormats(t *testing.T, j Job) map[render.Format]string {
 func realFiles() map[string]wanted {
 	rate := func(num, den int64) render.Rational { return render.Rational{Num: num, Den: den} }
 	return map[string]wanted{
-		"rabbit320.mp4":        {"", 234, rate(30, 1), 7.8, 960, 720, 31, "stereo"},
-		"rabbit320.webm":       {"", 234, rate(30, 1), 7.8, 960, 720, 31, "stereo"},
-		"cockatoo.mp4":         {"", 280, rate(20, 1), 14, 1280, 720, 31, "mono"},
-		"phone.3gp":            {"", 226, rate(15, 1), 15.04, 960, 720, 31, "mono"}, // 176·12/11 : 144 is 4:3
+		"rabbit320.mp4":  {"", 234, rate(30, 1), 7.8, 960, 720, 31, "stereo"},
+		"rabbit320.webm": {"", 234, rate(30, 1), 7.8, 960, 720, 31, "stereo"},
+		"cockatoo.mp4":   {"", 280, rate(20, 1), 14, 1280, 720, 31, "mono"},
+		// 176·12/11 : 144 is 4:3; the picture lasts 15.04 s, the sound 15.2.
+		"phone.3gp":            {"", 226, rate(15, 1), 15.2, 960, 720, 31, "mono"},
 		"camera-yuvj420p.mp4":  {"", 51, rate(25, 1), 2.04, 1270, 720, 31, "stereo"},
 		"foreman-hevc.mp4":     {"", 248, rate(24000, 1001), 10.344, 1280, 720, 31, ""},
 		"hevc_white_frame.mp4": {"", 1, rate(25, 1), 0.04, 960, 720, 31, ""},
@@ -302,16 +305,24 @@ func soundLag(t *testing.T, before, after string) float64 {
 		raw := own(t, "ffmpeg", "-v", "fatal", "-i", path, "-map", "0:a:0", "-t", "5", "-ac", "1", "-ar", strconv.Itoa(lagRate), "-f", "s16le", "-")
 		s := make([]float64, len(raw)/2)
 		for i := range s {
-			s[i] = float64(int16(binary.LittleEndian.Uint16(raw[2*i:]))) //nolint:gosec // two's complement
+			s[i] = float64(int16(binary.LittleEndian.Uint16(raw[2*i:])))
 		}
 		return s
+	}
+	if strings.HasSuffix(before, ".3gp") { // of each packet, ffmpeg decodes a fiftieth
+		unpacked := filepath.Join(t.TempDir(), "source.amr")
+		own(t, "ffmpeg", "-v", "fatal", "-i", before, "-map", "0:a:0", "-c", "copy", unpacked)
+		before = unpacked
 	}
 	a, b := decode(before), decode(after)
 	// A decoder may swallow the first packets; what comes then has its own
 	// time. The render's sound begins at zero, see check.
 	first, _, _ := strings.Cut(string(own(t, "ffprobe", "-v", "fatal", "-select_streams", "a:0", "-show_entries", "frame=pts_time",
 		"-read_intervals", "%+#60", "-of", "csv=p=0", before)), "\n")
-	begins := number(t, strings.Trim(first, ","))
+	begins := 0.0
+	if first = strings.Trim(first, ","); first != "N/A" { // as of unpacked AMR
+		begins = number(t, first)
+	}
 	if slices.Max(a) == 0 {
 		if peak := slices.Max(b); peak > 4 {
 			t.Errorf("silence became sound of up to %v", peak)
@@ -470,7 +481,7 @@ func TestLayouts(t *testing.T) {
 				loud := make([]int, n)
 				for i := 0; i+1 < len(raw); i += 2 {
 					k := i / 2 % n
-					loud[k] = max(loud[k], int(int16(binary.LittleEndian.Uint16(raw[i:])))) //nolint:gosec // two's complement
+					loud[k] = max(loud[k], int(int16(binary.LittleEndian.Uint16(raw[i:]))))
 				}
 				for k, peak := range loud {
 					if silent := peak < 600; silent != slices.Contains(c.silent, k) {
