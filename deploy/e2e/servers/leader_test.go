@@ -87,7 +87,7 @@ func hammer(ctx context.Context, led ledger.Ledger, queue jobs.Queue, tenant ren
 			third()
 		}
 		next := *e.Record
-		next.Slot = i + 1
+		next.Generation = uint32(i + 1)
 		if e, err = led.UpdateRender(ctx, e, &next); err != nil {
 			return fmt.Errorf("update %d: %w", i, err)
 		}
@@ -95,8 +95,8 @@ func hammer(ctx context.Context, led ledger.Ledger, queue jobs.Queue, tenant ren
 		if err != nil {
 			return fmt.Errorf("read %d: %w", i, err)
 		}
-		if got.Revision != e.Revision || got.Record.Slot != i+1 {
-			return fmt.Errorf("read %d at revision %d after writing %d at %d", got.Record.Slot, got.Revision, i+1, e.Revision)
+		if got.Revision != e.Revision || got.Record.Generation != uint32(i+1) {
+			return fmt.Errorf("read %d at revision %d after writing %d at %d", got.Record.Generation, got.Revision, i+1, e.Revision)
 		}
 		m := jobs.Message{Work: render.Work{Tenant: tenant, Task: rec.ID, Generation: 1, Stage: render.StageSegment, Index: i}}
 		if err := queue.Enqueue(ctx, m); err != nil {

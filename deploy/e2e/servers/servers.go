@@ -1,6 +1,7 @@
 package servers
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -11,7 +12,6 @@ import (
 	"time"
 
 	"github.com/vidforge/vidforge/pkg/farm"
-	"github.com/vidforge/vidforge/pkg/progress"
 )
 
 // Servers are one of each.
@@ -46,9 +46,9 @@ func Dial(t testing.TB, e farm.Endpoints, o farm.DialOptions) *farm.Backends {
 	if o.Name == "" {
 		o.Name = t.Name()
 	}
-	if o.Progress.Deadline == 0 {
-		o.Progress = progress.Config{Deadline: 10 * time.Second} // a slow machine is no failure
-	}
+	// A slow machine is no failure.
+	o.Ledger.Timeout = cmp.Or(o.Ledger.Timeout, 20*time.Second)
+	o.Progress.Deadline = cmp.Or(o.Progress.Deadline, 10*time.Second)
 	b, err := farm.Dial(t.Context(), e, o)
 	if err != nil {
 		t.Fatal(err)
