@@ -136,8 +136,8 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		running: map[*farm.Claim]struct{}{},
 		ops:     operators,
 	}
-	w.blobs = w.gate("object store", metrics, w.stores.Blobs.Ping)
-	w.space = w.gate("scratch space", metrics, func(context.Context) error { return room(dir, cfg.ScratchFree) })
+	w.blobs = w.gate(ctx, "object store", metrics, w.stores.Blobs.Ping)
+	w.space = w.gate(ctx, "scratch space", metrics, func(context.Context) error { return room(dir, cfg.ScratchFree) })
 	w.runner = &stage.Runner{
 		Tools: tools, Scratch: dir, Policy: cfg.Policy, Metrics: metrics, Logger: cfg.Logger,
 		Patience: patience, Trouble: w.blobs.Close,
@@ -149,10 +149,10 @@ func Run(ctx context.Context, cfg Config) (err error) {
 // store.
 const patience = time.Minute
 
-func (w *worker) gate(name string, m *telemetry.Metrics, check func(context.Context) error) *gate.Gate {
+func (w *worker) gate(ctx context.Context, name string, m *telemetry.Metrics, check func(context.Context) error) *gate.Gate {
 	return gate.New(gate.Config{
 		Name: name, Check: check, Logger: w.log,
-		Changed: func(closed bool) { m.WorkerPaused(context.Background(), name, closed) },
+		Changed: func(closed bool) { m.WorkerPaused(context.WithoutCancel(ctx), name, closed) },
 	})
 }
 
@@ -162,7 +162,7 @@ func room(dir *scratch.Dir, least int64) error {
 	if err == nil && free < least {
 		err = fmt.Errorf("%w: %d bytes are free in %s, less than %d; make room there, or change the settings scratch-dir or scratch-free", scratch.ErrFull, free, dir.Path(), least)
 	}
-	return err //nolint:wrapcheck // says what it is
+	return err
 }
 
 // operators is who is told whether the worker takes work.

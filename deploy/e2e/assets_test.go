@@ -218,14 +218,14 @@ func (h hookedBlobs) Copy(ctx context.Context, from render.Object, to string) (r
 	if h.afterCopy != nil {
 		h.afterCopy()
 	}
-	return o, err //nolint:wrapcheck // a test's wrapper
+	return o, err
 }
 
 func (h hookedBlobs) Delete(ctx context.Context, keys ...string) error {
 	if h.beforeDelete != nil {
 		h.beforeDelete()
 	}
-	return h.Store.Delete(ctx, keys...) //nolint:wrapcheck // a test's wrapper
+	return h.Store.Delete(ctx, keys...)
 }
 
 type hookedLedger struct {
@@ -237,7 +237,7 @@ func (h hookedLedger) UpdateAsset(ctx context.Context, prev ledger.AssetEntry, n
 	if err := h.updateAsset(); err != nil {
 		return ledger.AssetEntry{}, err
 	}
-	return h.Ledger.UpdateAsset(ctx, prev, next) //nolint:wrapcheck // a test's wrapper
+	return h.Ledger.UpdateAsset(ctx, prev, next)
 }
 
 // hooked is a farm over the same stores, which answers at once.

@@ -56,7 +56,7 @@ type rolesFarm struct {
 
 const otherBucket = "another"
 
-var rolesUsers = []access.User{{Name: "gateway", Role: access.Gateway}, {Name: "worker", Role: access.Worker}, {Name: "mole", Role: access.Worker}} //nolint:gochecknoglobals // a table
+var rolesUsers = []access.User{{Name: "gateway", Role: access.Gateway}, {Name: "worker", Role: access.Worker}, {Name: "mole", Role: access.Worker}}
 
 func newRolesFarm(t *testing.T) *rolesFarm {
 	t.Helper()

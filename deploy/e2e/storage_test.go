@@ -146,6 +146,7 @@ func (s *site) check(id render.ID, frames string) (handbacks []ledger.Attempt) {
 			s.t.Errorf("an attempt counts as %s: %s", a.Outcome, a.Reason)
 		case ledger.OutcomeHandback:
 			handbacks = append(handbacks, a)
+		case ledger.OutcomeOpen, ledger.OutcomeDone:
 		}
 	}
 	s.untilOnly(blob.RenderPrefix(s.tenant, id), rec.Output.Object.Key)
@@ -241,7 +242,7 @@ func TestRenderThroughAFailingStore(t *testing.T) {
 	file := clip(t, 3, "320x240")
 	for seed := range uint64(2) {
 		proxy, e := s.proxy()
-		chance := rand.New(rand.NewPCG(seed, 7)) //nolint:gosec // repeatable on purpose
+		chance := rand.New(rand.NewPCG(seed, 7))
 		proxy.SetFault(func(int, *http.Request) faultproxy.HTTPFault {
 			at := chance.Int64N(20_000) + 1
 			switch chance.IntN(16) { // called one at a time
@@ -300,7 +301,7 @@ func TestWorkerPausesWhileTheStoreIsAway(t *testing.T) {
 	}
 	proxy.SetFault(func(int, *http.Request) faultproxy.HTTPFault { return faultproxy.SlowDown() })
 	ids := []render.ID{s.ask(a, "draft"), s.ask(a, "draft"), s.ask(a, "draft")}
-	log.await(t, "worker pauses: object store")
+	log.await(t, "worker pauses without=object store")
 	if code := ready(); code != http.StatusServiceUnavailable {
 		t.Errorf("ready while the store is away: %d", code)
 	}
@@ -313,7 +314,7 @@ func TestWorkerPausesWhileTheStoreIsAway(t *testing.T) {
 		t.Errorf("told %d times", n)
 	}
 	proxy.SetFault(func(int, *http.Request) faultproxy.HTTPFault { return faultproxy.HTTPFault{} })
-	log.await(t, "worker goes on: object store")
+	log.await(t, "worker goes on with=object store")
 	handbacks := 0
 	for _, id := range ids {
 		handbacks += len(s.check(id, "30"))
@@ -350,7 +351,7 @@ func TestResultIsKeptWhileTheStoreIsAway(t *testing.T) {
 	if proxy.Faults() != 15 { // video, sound, and the whole
 		t.Errorf("%d puts were refused: %v", proxy.Faults(), refused)
 	}
-	if log.count("worker pauses: object store") == 0 {
+	if log.count("worker pauses without=object store") == 0 {
 		t.Error("the worker did not say that it pauses")
 	}
 }
@@ -377,7 +378,7 @@ func TestWorkerWithWrongSettings(t *testing.T) {
 			wrong.S3.CreateBucket = false
 			log, _ := s.hire(worker.Config{Endpoints: wrong, ID: "w1"})
 			id := s.ask(a, "draft")
-			if line := log.await(t, "worker pauses: object store"); !strings.Contains(line, c.want) {
+			if line := log.await(t, "worker pauses without=object store"); !strings.Contains(line, c.want) {
 				t.Errorf("the log does not name %s: %s", c.want, line)
 			}
 			s.hire(worker.Config{Endpoints: s.share.Endpoints, ID: "w2"})
@@ -434,7 +435,7 @@ func TestFullScratch(t *testing.T) {
 			log, stop := s.hire(worker.Config{Endpoints: s.share.Endpoints, ID: "w1", Slots: 1, ScratchDir: dir, ScratchFree: c.free})
 			id := s.ask(a, "high")
 			log.await(t, c.says)
-			log.await(t, "worker pauses: scratch space")
+			log.await(t, "worker pauses without=scratch space")
 			jobs, err := filepath.Glob(filepath.Join(dir, "*", "job-*", "*"))
 			if err != nil || len(jobs) > 0 {
 				t.Errorf("files are left: %q, %v", jobs, err)
@@ -529,7 +530,7 @@ func TestGatewayBeforeAFailingStore(t *testing.T) {
 			want, headers = whole[1000:350_001], []string{"Range", rng}
 		}
 		cuts := 0
-		proxy.SetFault(func(_ int, r *http.Request) faultproxy.HTTPFault {
+		proxy.SetFault(func(int, *http.Request) faultproxy.HTTPFault {
 			if cuts++; cuts > 3 {
 				return faultproxy.HTTPFault{}
 			}
@@ -539,7 +540,7 @@ func TestGatewayBeforeAFailingStore(t *testing.T) {
 			t.Errorf("%s, cut %d times: %d of %d bytes, or others, %v", name, cuts, len(got), len(want), err)
 		}
 		first := true
-		proxy.SetFault(func(_ int, r *http.Request) faultproxy.HTTPFault {
+		proxy.SetFault(func(int, *http.Request) faultproxy.HTTPFault {
 			if first {
 				first = false
 				return faultproxy.HTTPFault{CutAnswer: 60_000}

@@ -230,9 +230,9 @@ type skipMarks struct {
 
 func (s skipMarks) Delete(ctx context.Context, keys ...string) error {
 	if len(keys) == 0 || strings.HasPrefix(keys[0], blob.EpochPrefix) {
-		return s.marks.Delete(ctx, keys...) //nolint:wrapcheck // a test's wrapper
+		return s.marks.Delete(ctx, keys...)
 	}
-	return s.Store.Delete(ctx, keys...) //nolint:wrapcheck // a test's wrapper
+	return s.Store.Delete(ctx, keys...)
 }
 
 func TestSweepStopsBeforeAFifth(t *testing.T) {
@@ -341,9 +341,9 @@ func TestSweepOfUploadsAndRecords(t *testing.T) {
 // retention or without a record nothing, and nothing young goes.
 func TestSweepOfRandomFarms(t *testing.T) {
 	t.Parallel()
-	seed := uint64(time.Now().UnixNano()) //nolint:gosec // any
+	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	rnd := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test
+	rnd := rand.New(rand.NewPCG(seed, 1))
 	b := setup(t, farm.Config{MaxConcurrent: 1, Tuning: farm.Tuning{ReconcileEvery: time.Hour}})
 	b.sweep(b.later(0), farm.SweepOptions{})
 	spec, err := render.Normalize(request(&render.Asset{ID: render.NewAssetID()}, "", "").Request)

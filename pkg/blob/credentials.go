@@ -141,7 +141,7 @@ func (w *watchedFile) IsExpired() bool {
 		return true
 	}
 	now, err := os.Stat(w.path)
-	return err == nil && !(os.SameFile(now, w.read) && now.ModTime().Equal(w.read.ModTime()) && now.Size() == w.read.Size())
+	return err == nil && (!os.SameFile(now, w.read) || !now.ModTime().Equal(w.read.ModTime()) || now.Size() != w.read.Size())
 }
 
 // keeper uses what a source gave until it really ends, when the source, asked

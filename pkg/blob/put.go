@@ -167,7 +167,7 @@ func (u *upload) length(file anywhere, base int64) (int64, error) {
 	switch _, err := file.ReadAt(make([]byte, 1), base+u.o.Size); {
 	case err == nil:
 		return 0, fmt.Errorf("%w: longer than %d bytes", ErrMismatch, u.o.Size)
-	case err != io.EOF:
+	case !errors.Is(err, io.EOF):
 		return 0, fmt.Errorf("%w: %w", ErrBody, err)
 	}
 	return u.o.Size, nil

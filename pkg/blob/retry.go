@@ -178,7 +178,7 @@ func (h hints) RoundTrip(r *http.Request) (*http.Response, error) {
 // when there is nothing to wait for.
 func parseRetryAfter(value string) time.Duration {
 	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
-		return time.Duration(seconds) * time.Second //nolint:gosec // 31 bits
+		return time.Duration(seconds) * time.Second
 	}
 	at, err := http.ParseTime(value)
 	if err != nil {

@@ -104,7 +104,7 @@ func (a NATSAccess) validate(rawURL string) error {
 	case (a.CertFile == "") != (a.KeyFile == ""):
 		return errors.New("CertFile and KeyFile go together")
 	case a.User == "" && (a.Password != "" || a.PasswordFile != ""):
-		return errors.New("Password is set without User") //nolint:staticcheck,revive // a field's name
+		return errors.New("Password is set without User") //nolint:staticcheck // a field's name
 	case a.Password != "" && a.PasswordFile != "", a.Token != "" && a.TokenFile != "":
 		return errors.New("a secret is given both as it is and as a file")
 	}

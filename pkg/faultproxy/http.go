@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"strconv"
@@ -176,9 +177,7 @@ func (p *HTTP) serve(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	case f.Status != 0:
 		_, _ = io.Copy(io.Discard, r.Body)
-		for k, v := range f.Header {
-			w.Header()[k] = v
-		}
+		maps.Copy(w.Header(), f.Header)
 		w.WriteHeader(f.Status)
 		if r.Method != http.MethodHead {
 			_, _ = io.WriteString(w, f.Body)
@@ -207,9 +206,7 @@ func (p *HTTP) serve(w http.ResponseWriter, r *http.Request) {
 		p.hang(r.Context())
 		panic(http.ErrAbortHandler)
 	}
-	for k, v := range resp.Header {
-		w.Header()[k] = v
-	}
+	maps.Copy(w.Header(), resp.Header)
 	if resp.ContentLength >= 0 {
 		w.Header().Set("Content-Length", strconv.FormatInt(resp.ContentLength, 10))
 	}

@@ -51,7 +51,7 @@ func (e Endpoint) validate(u *url.URL) error {
 	case e.Password != "" && e.PasswordFile != "":
 		return errors.New("the password is given both as it is and as a file")
 	case e.User != "" && e.Password == "" && e.PasswordFile == "":
-		return errors.New("User is set without a password") //nolint:staticcheck,revive // a field's name
+		return errors.New("User is set without a password") //nolint:staticcheck // a field's name
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package faults
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -58,7 +59,7 @@ func (p *process) signal(s syscall.Signal) {
 	select {
 	case <-p.done:
 	default:
-		if err := p.cmd.Process.Signal(s); err != nil && err != os.ErrProcessDone {
+		if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			p.t.Errorf("%s: signal %s: %v", p.name, s, err)
 		}
 	}
@@ -109,8 +110,8 @@ const firedPrefix = "failpoint: "
 // fired is the last point that the process obeyed.
 func (p *process) fired() string {
 	lines := p.log.lines()
-	for i := len(lines) - 1; i >= 0; i-- {
-		if name, ok := strings.CutPrefix(lines[i], firedPrefix); ok {
+	for _, line := range slices.Backward(lines) {
+		if name, ok := strings.CutPrefix(line, firedPrefix); ok {
 			return name
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -51,7 +52,7 @@ func TestSecuredCluster(t *testing.T) {
 	e.NATSURL = c.URL
 	b := servers.Dial(t, e, farm.DialOptions{Tuning: farm.Tuning{Shards: 8, Replicas: 3}})
 	for n := range 16 {
-		if err := use(t.Context(), b, fmt.Sprint(n)); err != nil {
+		if err := use(t.Context(), b, strconv.Itoa(n)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -141,7 +141,7 @@ func (n *NATS) SetConfig(t testing.TB, config string) {
 	before := n.varz(t)
 	n.Write(t, config)
 	n.Reload(t)
-	for n.varz(t) == before {
+	for n.varz(t).Equal(before) {
 		time.Sleep(5 * time.Millisecond) // until the server has it
 	}
 }

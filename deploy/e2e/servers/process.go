@@ -33,7 +33,7 @@ const logShown = 32 << 10
 
 // startDir is the test's package: the go command finds this module from there,
 // also after an embedded S3 moved the process elsewhere.
-var startDir, _ = os.Getwd() //nolint:gochecknoglobals,errcheck // never changed; "" is where the process is
+var startDir, _ = os.Getwd() //nolint:gochecknoglobals // never changed; "" is where the process is
 
 // Process is a server that runs as a process of its own. Its methods are not
 // for several goroutines at once.

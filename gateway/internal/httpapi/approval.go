@@ -170,7 +170,7 @@ func (a *API) decide(w http.ResponseWriter, r *http.Request) error {
 		return fmt.Errorf("decide: %w", err)
 	}
 	w.Header().Set("Referrer-Policy", referrerPolicy)
-	http.Redirect(w, r, a.cfg.BasePath+"/v1/renders/"+string(id)+"/approval", http.StatusSeeOther)
+	http.Redirect(w, r, a.cfg.BasePath+"/v1/renders/"+string(id)+"/approval", http.StatusSeeOther) //nolint:gosec // an id that was parsed, below our own path
 	return nil
 }
 

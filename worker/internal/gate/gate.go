@@ -62,7 +62,7 @@ func (g *Gate) Close(cause error) {
 		return
 	}
 	g.cause, g.since, g.opened = cause, time.Now(), make(chan struct{})
-	g.cfg.Logger.Error("worker pauses: "+g.cfg.Name, "error", cause)
+	g.cfg.Logger.Error("worker pauses", "without", g.cfg.Name, "error", cause)
 	g.cfg.Changed(true)
 	g.wake <- struct{}{} // Run took the last one before it opened the gate
 }
@@ -140,7 +140,7 @@ func (g *Gate) try(ctx context.Context) bool {
 		g.cause = err
 		return false
 	}
-	g.cfg.Logger.Info("worker goes on: "+g.cfg.Name, "paused", time.Since(g.since).Round(time.Millisecond))
+	g.cfg.Logger.Info("worker goes on", "with", g.cfg.Name, "paused", time.Since(g.since).Round(time.Millisecond))
 	g.cfg.Changed(false)
 	g.cause = nil
 	close(g.opened)

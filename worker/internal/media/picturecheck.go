@@ -197,7 +197,7 @@ func (d *idat) Read(p []byte) (int, error) {
 	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
 	}
-	return n, err //nolint:wrapcheck // this is the reader
+	return n, err
 }
 
 // inflate counts the pixels and reads on to the end of the chunks.

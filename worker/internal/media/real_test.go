@@ -178,12 +178,7 @@ func (w wanted) checkBytes(t *testing.T, path string) {
 		t.Errorf("%s: the index is at %d, the data at %d", w.format, index, data)
 	}
 	head, _, _ := bytes.Cut(b, []byte("mdat"))
-	for rest := head; ; {
-		i := bytes.Index(rest, []byte("elst"))
-		if i < 0 {
-			break
-		}
-		rest = rest[i+4:]
+	for _, rest, found := bytes.Cut(head, []byte("elst")); found; _, rest, found = bytes.Cut(rest, []byte("elst")) {
 		// Version and flags, number of entries, duration, media time: one
 		// entry that drops what a decoder needs before the start, and no pause.
 		if entries, at := binary.BigEndian.Uint32(rest[4:]), int32(binary.BigEndian.Uint32(rest[12:])); rest[0] != 0 || entries != 1 || at < 0 {

@@ -98,7 +98,7 @@ func (a *app) runSweep(ctx context.Context, e farm.Endpoints, age time.Duration,
 	}
 	report, err := farm.New(backends.Stores, farm.Config{OrphanAge: age, Logger: log}).Sweep(ctx, o)
 	if err = errors.Join(err, backends.Close()); err != nil {
-		return report, err //nolint:wrapcheck // says what it was
+		return report, err
 	}
 	return report, nil
 }
