@@ -24,6 +24,7 @@ import (
 type client struct {
 	t    testing.TB
 	site *site
+	name string // that of its idempotency keys
 	key  string // credential, "" for none
 	// wait is how long it waits for an answer before it asks another gateway.
 	wait time.Duration
@@ -43,7 +44,8 @@ type client struct {
 const stoppedWait = 5 * time.Second
 
 func (s *site) client() *client {
-	return &client{t: s.t, site: s, wait: time.Minute, clip: built.clip, frames: clipFrames, http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
+	s.clients++
+	return &client{t: s.t, name: fmt.Sprintf("%s, %d", s.t.Name(), s.clients), site: s, wait: time.Minute, clip: built.clip, frames: clipFrames, http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
 }
 
 // send sends a request to one gateway after the other until one answers.

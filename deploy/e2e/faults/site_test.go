@@ -36,6 +36,8 @@ type site struct {
 	mu   sync.Mutex
 	urls map[*process]string
 	born int
+	// clients are those that the test made, one render each.
+	clients int
 }
 
 func newSite(t testing.TB, on *servers.Servers) *site {
@@ -185,20 +187,18 @@ func (m *mortal) end() {
 	<-m.done
 }
 
-// died waits until the program has died at every point: some it meets in its own
-// time.
-func (m *mortal) died() {
-	m.t.Helper()
-	var left []string
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) { // it is another process
+// unmet are the points at which the program did not die within the time: some
+// it meets in its own time.
+func (m *mortal) unmet(within time.Duration) (left []string) {
+	for deadline := time.Now().Add(within); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) { // it is another process
 		m.mu.Lock()
 		left = slices.Clone(m.left)
 		m.mu.Unlock()
 		if len(left) == 0 {
-			return
+			break
 		}
 	}
-	m.t.Errorf("never died at %q", left)
+	return left
 }
 
 // left says what a story may leave behind.

@@ -77,6 +77,6 @@ func stopAndContinue(s *site, start func([]string, ...string) *process, point st
 // rendersAgain renders one more video.
 func (c *client) rendersAgain() {
 	c.t.Helper()
-	id := c.submit(order(c.upload(), c.t.Name()+", again", nil))
+	id := c.submit(order(c.upload(), c.name+", again", nil))
 	c.video(id, c.follow(id, approve))
 }

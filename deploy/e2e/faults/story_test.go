@@ -106,7 +106,7 @@ func stories() map[string]story {
 // rendersApproved renders one video with a watermark that is approved.
 func (c *client) rendersApproved() {
 	c.t.Helper()
-	id := c.submit(order(c.upload(), c.t.Name(), nil))
+	id := c.submit(order(c.upload(), c.name, nil))
 	c.video(id, c.follow(id, approve))
 	c.hasOne(render.StateSucceeded)
 }
@@ -114,7 +114,7 @@ func (c *client) rendersApproved() {
 // rendersAfterThought approves when the pause's timer is set.
 func (c *client) rendersAfterThought() {
 	c.t.Helper()
-	id := c.submit(order(c.upload(), c.t.Name(), nil))
+	id := c.submit(order(c.upload(), c.name, nil))
 	c.until(id, "input_required")
 	stream, err := c.site.js.Stream(c.t.Context(), c.site.prefix+"timers")
 	if err != nil {
@@ -134,16 +134,18 @@ func (c *client) rendersAfterThought() {
 // rendersUnasked renders one with a watermark that nobody is asked about.
 func (c *client) rendersUnasked() {
 	c.t.Helper()
-	id := c.submit(order(c.upload(), c.t.Name(), map[string]any{"require_watermark_approval": false}))
+	id := c.submit(order(c.upload(), c.name, map[string]any{"require_watermark_approval": false}))
 	c.video(id, c.follow(id, ""))
 	c.hasOne(render.StateSucceeded)
 }
 
-// hasOne checks that all requests made one render, and how it ended.
+// hasOne checks that all requests of a client made one render, and how each
+// ended.
 func (c *client) hasOne(state render.State) {
 	c.t.Helper()
-	if all := c.site.renders(); len(all) != 1 || all[0].State != state {
-		c.t.Errorf("one request made %d renders: %+v", len(all), all)
+	all := c.site.renders()
+	if len(all) != c.site.clients || slices.ContainsFunc(all, func(r *render.Record) bool { return r.State != state }) {
+		c.t.Errorf("%d clients made %d renders: %+v", c.site.clients, len(all), all)
 	}
 }
 
@@ -173,13 +175,13 @@ func (c *client) isRefused() {
 	c.t.Helper()
 	source := c.upload()
 	for range 2 {
-		a := c.call("vidforge_render_video", order(render.NewAssetID().URI(), c.t.Name(), nil))
+		a := c.call("vidforge_render_video", order(render.NewAssetID().URI(), c.name, nil))
 		result, _ := a.Result["result"].(map[string]any) // a task's, if it were one
 		if code := a.structured()["code"]; code != "source_not_found" || result != nil {
 			c.t.Fatalf("an unknown source: %+v", a)
 		}
 	}
-	id := c.submit(order(source, c.t.Name(), nil))
+	id := c.submit(order(source, c.name, nil))
 	c.video(id, c.follow(id, approve))
 	c.hasOne(render.StateSucceeded)
 }
@@ -187,7 +189,7 @@ func (c *client) isRefused() {
 // declinesFirst declines the form, which decides nothing, and approves by tool.
 func (c *client) declinesFirst() {
 	c.t.Helper()
-	id := c.submit(order(c.upload(), c.t.Name(), nil))
+	id := c.submit(order(c.upload(), c.name, nil))
 	c.until(id, "input_required")
 	c.answer(id, map[string]any{"action": "decline"})
 	if status, a := c.look(id); status != "input_required" || len(a.Result["inputRequests"].(map[string]any)) != 0 {
@@ -205,7 +207,7 @@ func (c *client) declinesFirst() {
 // cancels cancels while it is asked to decide.
 func (c *client) cancels() {
 	c.t.Helper()
-	id := c.submit(order(c.upload(), c.t.Name(), nil))
+	id := c.submit(order(c.upload(), c.name, nil))
 	c.until(id, "input_required")
 	for range 2 {
 		if a := c.ask("tasks/cancel", map[string]any{"taskId": id}); a.Error != nil {
@@ -223,7 +225,7 @@ func (c *client) cancels() {
 func (c *client) timesOut() {
 	c.t.Helper()
 	ctx := c.t.Context()
-	id := c.submit(order(c.upload(), c.t.Name(), nil))
+	id := c.submit(order(c.upload(), c.name, nil))
 	c.until(id, "input_required")
 	c.site.overdue(id)
 	timer := jobs.Timer{Tenant: render.LocalTenant, Task: render.ID(id), Name: "approval", At: time.Now()}
@@ -284,7 +286,7 @@ func (c *client) rendersPresigned() {
 		c.t.Fatalf("finalize: %d %s", status, raw)
 	}
 	c.ready(presigned.URI)
-	id := c.submit(order(presigned.URI, c.t.Name(), nil))
+	id := c.submit(order(presigned.URI, c.name, nil))
 	c.video(id, c.follow(id, approve))
 	c.hasOne(render.StateSucceeded)
 }
@@ -313,14 +315,14 @@ func (c *client) losesItsSource() {
 			c.t.Fatal(err)
 		}
 	}
-	id := c.submit(order(source, c.t.Name(), nil))
+	id := c.submit(order(source, c.name, nil))
 	c.failsWith(c.follow(id, ""), "source_not_found")
 }
 
 // isGivenUp renders what the farm cannot finish.
 func (c *client) isGivenUp() {
 	c.t.Helper()
-	id := c.submit(order(c.upload(), c.t.Name(), nil))
+	id := c.submit(order(c.upload(), c.name, nil))
 	c.failsWith(c.follow(id, approve), "render_failed")
 }
 
