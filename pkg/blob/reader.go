@@ -33,6 +33,9 @@ type reader struct {
 // open asks for the bytes that are left. first is the first time, when left is
 // the caller's wish (0 for everything).
 func (r *reader) open(first bool) error {
+	if err := checkKey(r.key); err != nil {
+		return err
+	}
 	wanted := r.left
 	err := r.store.do(r.ctx, r.store.cfg.Timeout, func(_ context.Context, try *watchdog) error {
 		var o minio.GetObjectOptions

@@ -265,13 +265,13 @@ func (b *bucket) scan(ctx context.Context) iter.Seq2[entry, error] {
 
 // consumer reads the bucket's messages in order. It may sit on a follower: what
 // it says is no answer to a question.
-func (b *bucket) consumer(ctx context.Context, from jetstream.DeliverPolicy) (jetstream.Consumer, error) {
+func (b *bucket) consumer(ctx context.Context, from jetstream.OrderedConsumerConfig) (jetstream.Consumer, error) {
 	if !b.allows(accessOwn) {
 		return nil, ErrForbidden
 	}
 	var opened jetstream.Consumer
 	err := jsretry.Do(ctx, b.timeout, func(ctx context.Context) error {
-		c, err := b.stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: from})
+		c, err := b.stream.OrderedConsumer(ctx, from)
 		if err != nil {
 			return fmt.Errorf("open a consumer: %w", err)
 		}
@@ -281,40 +281,59 @@ func (b *bucket) consumer(ctx context.Context, from jetstream.DeliverPolicy) (je
 	return opened, err
 }
 
+// scanStall is how long a scan waits for a message before it asks anew what is
+// left: a server may count messages that were replaced or expired meanwhile, and
+// go on waiting with us.
+const scanStall = time.Second
+
 func (b *bucket) walk(ctx context.Context, fn func(entry) bool) error {
-	cons, err := b.consumer(ctx, jetstream.DeliverAllPolicy)
+	last, quiet := uint64(0), time.Now()
+	for {
+		began := last
+		done, err := b.walkFrom(ctx, &last, fn)
+		switch {
+		case done || err != nil:
+			return err
+		case last > began:
+			quiet = time.Now()
+		case time.Since(quiet) > b.timeout:
+			return fmt.Errorf("read on in a scan: nothing came for %s", b.timeout)
+		}
+	}
+}
+
+// walkFrom goes on after the sequence last and keeps it up to date. It is not
+// done when what the server says is left does not come.
+func (b *bucket) walkFrom(ctx context.Context, last *uint64, fn func(entry) bool) (done bool, err error) {
+	cons, err := b.consumer(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: *last + 1})
 	if err != nil {
-		return err
+		return false, err
 	}
 	if cons.CachedInfo().NumPending == 0 {
-		return nil
+		return true, nil
 	}
 	msgs, err := cons.Messages()
 	if err != nil {
-		return fmt.Errorf("start a scan: %w", err)
+		return false, fmt.Errorf("start a scan: %w", err)
 	}
 	defer msgs.Stop()
 	for {
 		e, left, err := b.next(ctx, msgs)
 		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-			// What was left may have expired under the scan.
-			info, ierr := cons.Info(ctx)
-			if ierr == nil && info.NumPending == 0 {
-				return nil
-			}
-			return errors.Join(err, ierr)
+			return false, nil
 		}
 		if err != nil {
-			return err
+			return false, err
 		}
+		*last = e.revision
 		if e.live() && !fn(e) || left == 0 {
-			return nil
+			return true, nil
 		}
 	}
 }
 
 func (b *bucket) next(ctx context.Context, msgs jetstream.MessagesContext) (entry, uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, b.timeout)
+	ctx, cancel := context.WithTimeout(ctx, min(b.timeout, scanStall))
 	defer cancel()
 	msg, err := msgs.Next(jetstream.NextContext(ctx))
 	if err != nil {
@@ -337,7 +356,7 @@ func (b *bucket) entry(msg jetstream.Msg) (e entry, left uint64, err error) {
 // watch calls fn with each key written from now on, holding mu meanwhile,
 // until stop is called, which waits for a running fn.
 func (b *bucket) watch(ctx context.Context, mu *sync.Mutex, fn func(entry)) (stop func(), err error) {
-	cons, err := b.consumer(ctx, jetstream.DeliverNewPolicy)
+	cons, err := b.consumer(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverNewPolicy})
 	if err != nil {
 		return nil, err
 	}

@@ -40,9 +40,10 @@ func TestWhatAHangingRedisCosts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		id := render.NewID()
 		calls := map[string]func(){
-			"report":  func() { _ = b.Report(t.Context(), render.Sample{Work: render.Work{Task: "task"}}) },
-			"live":    func() { b.Live(t.Context(), "task") },
+			"report":  func() { _ = b.Report(t.Context(), render.Sample{Work: render.Work{Tenant: "t", Task: id, Generation: 1, Stage: render.StageSegment}}) },
+			"live":    func() { b.Live(t.Context(), id) },
 			"beat":    func() { _ = b.Beat(t.Context(), Worker{ID: "w"}) },
 			"workers": func() { _, _ = b.Workers(t.Context()) },
 			"allow":   func() { b.Allow(t.Context(), "t", "call", 1, 1, 1) },
