@@ -232,7 +232,7 @@ func (f flusher) Write(b []byte) (int, error) {
 type body struct {
 	io.ReadCloser
 	p                   *HTTP
-	ctx                 context.Context //nolint:containedctx // the exchange's
+	ctx                 context.Context
 	at                  int64
 	cut, stall, corrupt int64
 	rate                int64

@@ -42,7 +42,9 @@ func TestWhatAHangingRedisCosts(t *testing.T) {
 		}
 		id := render.NewID()
 		calls := map[string]func(){
-			"report":  func() { _ = b.Report(t.Context(), render.Sample{Work: render.Work{Tenant: "t", Task: id, Generation: 1, Stage: render.StageSegment}}) },
+			"report": func() {
+				_ = b.Report(t.Context(), render.Sample{Work: render.Work{Tenant: "t", Task: id, Generation: 1, Stage: render.StageSegment}})
+			},
 			"live":    func() { b.Live(t.Context(), id) },
 			"beat":    func() { _ = b.Beat(t.Context(), Worker{ID: "w"}) },
 			"workers": func() { _, _ = b.Workers(t.Context()) },

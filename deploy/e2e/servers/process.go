@@ -33,7 +33,7 @@ const logShown = 32 << 10
 
 // startDir is the test's package: the go command finds this module from there,
 // also after an embedded S3 moved the process elsewhere.
-var startDir, _ = os.Getwd() //nolint:gochecknoglobals // never changed; "" is where the process is
+var startDir, _ = os.Getwd() // never changed; "" is where the process is
 
 // Process is a server that runs as a process of its own. Its methods are not
 // for several goroutines at once.
@@ -55,7 +55,7 @@ type Process struct {
 
 // tools are the paths of programs that were found, by name: asking the go
 // command takes it a second.
-var tools sync.Map //nolint:gochecknoglobals // as said
+var tools sync.Map
 
 // tool is the path of a program that this module names as a tool. The go
 // command builds it where needed; several may ask it at once.
