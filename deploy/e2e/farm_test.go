@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/vidforge/vidforge/pkg/access"
 	"github.com/vidforge/vidforge/pkg/farm"
 	"github.com/vidforge/vidforge/pkg/jobs"
 	"github.com/vidforge/vidforge/pkg/ledger"
@@ -42,21 +44,34 @@ func (c *clock) advance(d time.Duration) {
 	c.offset += d
 }
 
+// setup makes a farm that runs.
 func setup(t *testing.T, cfg farm.Config) *bundle {
+	t.Helper()
+	b := idle(t, cfg)
+	b.start(b.Farm)
+	return b
+}
+
+// idle makes a farm that does nothing by itself.
+func idle(t *testing.T, cfg farm.Config) *bundle {
 	t.Helper()
 	stores := newStores(t)
 	b := &bundle{stores: stores, tenant: "acme", clock: &clock{}, t: t}
 	cfg.Now = b.clock.now
 	b.Farm = farm.New(stores, cfg)
+	return b
+}
+
+// start runs f until the test ends.
+func (b *bundle) start(f *farm.Farm) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := b.Run(ctx); err != nil {
-			t.Errorf("run: %v", err)
+		if err := f.Run(ctx); err != nil {
+			b.t.Errorf("run: %v", err)
 		}
 	})
-	t.Cleanup(func() { cancel(); wg.Wait() })
-	return b
+	b.t.Cleanup(func() { cancel(); wg.Wait() })
 }
 
 // work ends the next claim of the class with fn's result.
@@ -105,13 +120,18 @@ func facts() *render.Facts {
 // upload makes a ready asset.
 func (b *bundle) upload(tenant render.Tenant) *render.Asset {
 	b.t.Helper()
+	return b.uploadTo(b.Farm, tenant)
+}
+
+func (b *bundle) uploadTo(f *farm.Farm, tenant render.Tenant) *render.Asset {
+	b.t.Helper()
 	var (
 		wg    sync.WaitGroup
 		asset *render.Asset
 		err   error
 	)
 	wg.Go(func() {
-		asset, err = b.Upload(context.Background(), tenant, farm.Upload{Name: "a.mp4", MIMEType: "video/mp4", Size: -1, Body: strings.NewReader("film")})
+		asset, err = f.Upload(context.Background(), tenant, farm.Upload{Name: "a.mp4", MIMEType: "video/mp4", Size: -1, Body: strings.NewReader("film")})
 	})
 	b.work(render.ClassPreview, func(c *farm.Claim) (*render.StageResult, error) {
 		if c.Work.Stage != render.StageProbe {
@@ -279,6 +299,71 @@ func TestRenderFromSubmitToVideo(t *testing.T) {
 	if err := slotsFree(ctx, b); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestAnEndFreesItsSlotAtOnce, though a worker may not and reconciliation does
+// not come: one of two gateways hears of it and settles it, the other leaves it
+// alone.
+func TestAnEndFreesItsSlotAtOnce(t *testing.T) {
+	t.Parallel()
+	cfg := farm.Config{Tuning: farm.Tuning{ReconcileEvery: 2 * time.Hour}}
+	b := idle(t, cfg)
+	stores, counted := b.stores, &countsFreed{Ledger: b.stores.Ledger}
+	stores.Ledger = counted
+	for range 2 {
+		b.start(farm.New(stores, cfg))
+	}
+	cfg.Role = access.Worker
+	b.Farm = farm.New(b.stores, cfg)
+	gateway := farm.New(b.stores, farm.Config{})
+	asset := b.uploadTo(gateway, b.tenant)
+	ends := map[string]func(*farm.Claim) (*render.StageResult, error){
+		"with a video": standIn,
+		"with an error": func(*farm.Claim) (*render.StageResult, error) {
+			return nil, render.Errorf(render.CodeRenderFailed, render.BlameSource, "no film")
+		},
+	}
+	for name, last := range ends {
+		v, _, err := gateway.Submit(t.Context(), b.tenant, request(asset, "", ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := v.Record.ID
+		b.work(render.ClassPreview, standIn) // plan
+		for range 3 + 1 {
+			b.work(render.ClassCPU, standIn)
+		}
+		b.work(render.ClassCPU, last)
+		if s := b.state(id); !s.Terminal() {
+			t.Fatalf("%s: the render is %s", name, s)
+		}
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) { // a gateway does it
+			err := slotsFree(t.Context(), b)
+			if err == nil {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("after the end %s: %v", name, err)
+			}
+		}
+		if keys := b.objects(id); len(keys) > 1 {
+			t.Errorf("after the end %s there are %q", name, keys)
+		}
+	}
+	if n := counted.freed.Load(); n != int64(len(ends)) {
+		t.Errorf("%d ends were settled %d times", len(ends), n)
+	}
+}
+
+// countsFreed is a ledger that counts attempts to free a slot.
+type countsFreed struct {
+	ledger.Ledger
+	freed atomic.Int64
+}
+
+func (l *countsFreed) FreeSlot(ctx context.Context, tenant render.Tenant, slot int, id render.ID) error {
+	l.freed.Add(1)
+	return l.Ledger.FreeSlot(ctx, tenant, slot, id)
 }
 
 func slotsFree(ctx context.Context, b *bundle) error {

@@ -643,7 +643,7 @@ func TestWorkersStoresRefuseBeforeTheServerHasTo(t *testing.T) {
 		"Secret":       func() error { _, err := l.Secret(ctx, "idempotency"); return err },
 		"Epoch":        func() error { _, err := l.Epoch(ctx); return err },
 		"LeaseName":    func() error { _, err := l.LeaseName(ctx, "reconcile", "me"); return err },
-		"WatchRenders": func() error { return l.WatchRenders(ctx, func(render.ID) {}) },
+		"WatchRenders": func() error { return l.WatchRenders(ctx, func(ledger.Sign) {}) },
 		"Renders": func() error {
 			for _, err := range l.Renders(ctx) {
 				return err

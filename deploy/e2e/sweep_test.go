@@ -344,7 +344,7 @@ func TestSweepOfRandomFarms(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 1))
-	b := setup(t, farm.Config{MaxConcurrent: 1, Tuning: farm.Tuning{ReconcileEvery: time.Hour}})
+	b := idle(t, farm.Config{MaxConcurrent: 1})
 	b.sweep(b.later(0), farm.SweepOptions{})
 	spec, err := render.Normalize(request(&render.Asset{ID: render.NewAssetID()}, "", "").Request)
 	if err != nil {

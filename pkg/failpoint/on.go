@@ -35,6 +35,10 @@ func hit(name string) {
 		panic("failpoint: " + name + " is not listed in Names")
 	}
 	if act := a.hit(name); act != nil {
+		// One at a time: of two stops at once, the signal that continues the
+		// process would take back the second.
+		a.acting.Lock()
+		defer a.acting.Unlock()
 		fmt.Fprintln(os.Stderr, "failpoint:", name)
 		act()
 	}
@@ -45,6 +49,8 @@ type arms struct {
 	list  []arm
 	mu    sync.Mutex
 	hits  map[string]int
+
+	acting sync.Mutex
 }
 
 // arm does something at the nth hit of a point, at each when n is 0.

@@ -76,8 +76,8 @@ func renderNotFound() *render.Error {
 // messages, set the timer of a pause, give back what a finished render held. It
 // may be done any number of times, by anybody.
 //
-// A worker only publishes. A gateway finds the rest to do at its next
-// reconciliation, since the render holds a slot until then.
+// A worker only publishes. A gateway does the rest when it hears of the end,
+// or at its next reconciliation, since the render holds a slot until then.
 func (f *Farm) settle(ctx context.Context, rec *render.Record) error {
 	if f.worker() && (rec.State.Terminal() || rec.Step == render.StepApproval) {
 		return nil

@@ -23,10 +23,11 @@ const (
 )
 
 // Run does the farm's own work until ctx ends: dispatchers of every class,
-// timers, the feed of watchers, reconciliation, sweeps. Any number of processes may run
+// timers, the feed of watchers, the settling of ends, reconciliation, sweeps. Any number of processes may run
 // it at once.
 func (f *Farm) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
+	ends := make(endings, maxEndings)
 	for _, class := range render.Classes() {
 		g.Go(func() error {
 			return f.keep(ctx, "dispatch "+string(class), func(ctx context.Context) error { return f.stores.Jobs.Dispatch(ctx, class) })
@@ -34,8 +35,17 @@ func (f *Farm) Run(ctx context.Context) error {
 	}
 	g.Go(func() error {
 		return f.keep(ctx, "watch renders", func(ctx context.Context) error {
-			return f.stores.Ledger.WatchRenders(ctx, f.hub.wake)
+			return f.stores.Ledger.WatchRenders(ctx, func(sign ledger.Sign) {
+				f.hub.wake(sign.ID)
+				if sign.Ended {
+					ends.add(sign)
+				}
+			})
 		})
+	})
+	g.Go(func() error {
+		f.settleEnds(ctx, ends)
+		return nil
 	})
 	g.Go(func() error { return f.keep(ctx, "timers", f.fireTimers) })
 	g.Go(func() error { return f.keep(ctx, "reconcile", f.reconcileForever) })

@@ -117,7 +117,7 @@ func (s *submission) create(ctx context.Context) (entry ledger.RenderEntry, crea
 	}
 	slot, err := f.stores.Ledger.TakeSlot(ctx, s.tenant, s.id, f.cfg.MaxConcurrent)
 	if errors.Is(err, ledger.ErrNoSlot) {
-		// Renders that workers ended hold theirs until a gateway looks.
+		// One that a worker ended holds its slot until a gateway has looked.
 		if err := f.reconcileSlotsOf(ctx, s.tenant); err != nil {
 			return entry, false, unavailable("look for slots of ended renders", err)
 		}

@@ -81,6 +81,16 @@ type Lease interface {
 	Release(ctx context.Context) error
 }
 
+// Sign is a hint at a record that was written.
+type Sign struct {
+	ID render.ID
+	// Tenant is whose render it is where a state was written, which is not to be
+	// trusted more than whoever wrote it; else "".
+	Tenant render.Tenant
+	// Ended says that the state is a terminal one.
+	Ended bool
+}
+
 // SlotHolder is one taken slot.
 type SlotHolder struct {
 	Tenant render.Tenant
@@ -107,11 +117,10 @@ type Ledger interface {
 	// One that changes meanwhile may come twice. It is for reconciliation, not
 	// for requests.
 	Renders(ctx context.Context) iter.Seq2[RenderEntry, error]
-	// WatchRenders calls fn with the id of every record that is written from
-	// now on, one after the other, until ctx ends, and returns nil then. It may
-	// lag behind an acknowledged write and may skip some: a hint, never an
-	// answer.
-	WatchRenders(ctx context.Context, fn func(render.ID)) error
+	// WatchRenders calls fn at every record that is written from now on, one
+	// after the other, until ctx ends, and returns nil then. It may lag behind
+	// an acknowledged write and may skip some: a hint, never an answer.
+	WatchRenders(ctx context.Context, fn func(Sign)) error
 
 	// CreateAsset, GetAsset and UpdateAsset are as for renders. An asset
 	// expires at Asset.Expires.

@@ -323,8 +323,21 @@ func idOf(key string) render.ID {
 	return render.ID(id)
 }
 
+// signOf reads what a message of a state or an intent hints at.
+func signOf(e entry) (Sign, bool) {
+	id, ok := render.ParseID(string(idOf(e.key)))
+	if !ok {
+		return Sign{}, false
+	}
+	p, err := decodePart(e)
+	if err != nil || p.record.ID != id { // an intent, or nothing that can be read
+		return Sign{ID: id}, true
+	}
+	return Sign{ID: id, Tenant: p.record.Tenant, Ended: p.record.State.Terminal()}, true
+}
+
 // WatchRenders implements Ledger.
-func (l *JetStream) WatchRenders(ctx context.Context, fn func(render.ID)) error {
+func (l *JetStream) WatchRenders(ctx context.Context, fn func(Sign)) error {
 	var mu sync.Mutex // one fn at a time over all buckets
 	var stops []func()
 	defer func() {
@@ -335,8 +348,8 @@ func (l *JetStream) WatchRenders(ctx context.Context, fn func(render.ID)) error 
 	for _, buckets := range [][]*bucket{l.renders, l.intents} {
 		for _, b := range buckets {
 			stop, err := b.watch(ctx, &mu, func(e entry) {
-				if id, ok := render.ParseID(string(idOf(e.key))); ok && ctx.Err() == nil {
-					fn(id)
+				if sign, ok := signOf(e); ok && ctx.Err() == nil {
+					fn(sign)
 				}
 			})
 			if err != nil {

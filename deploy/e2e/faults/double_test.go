@@ -72,10 +72,14 @@ func TestTwoDispatchersAndReconcilers(t *testing.T) {
 	wg.Wait()
 	// The point that the first stop kept from being met is met by later renders.
 	c := clients[0]
+	deadline := time.Now().Add(patience)
 	for n := each; ; n++ {
 		select {
 		case <-stopping:
 		default:
+			if time.Now().After(deadline) {
+				t.Fatalf("after %d more renders the gateway has not stopped twice; its last: %q", n-each, halting.fired())
+			}
 			c.statuses, c.updated = nil, ""
 			c.until(c.submit(order(sources[0], fmt.Sprint(n), map[string]any{"watermark": nil})), "completed")
 			continue

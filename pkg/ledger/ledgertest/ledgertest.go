@@ -554,7 +554,7 @@ func testWatchRenders(t *testing.T, b *bench) {
 	seen := make(chan render.ID, 1000)
 	done := make(chan error, 1)
 	go func() {
-		done <- b.WatchRenders(ctx, func(id render.ID) { seen <- id })
+		done <- b.WatchRenders(ctx, func(sign ledger.Sign) { seen <- sign.ID })
 	}()
 	// The watch begins at a time that only its first sign shows.
 	eventually(t, "the watch sees something", func() bool {
