@@ -337,7 +337,7 @@ func TestAnEndFreesItsSlotAtOnce(t *testing.T) {
 		if s := b.state(id); !s.Terminal() {
 			t.Fatalf("%s: the render is %s", name, s)
 		}
-		for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) { // a gateway does it
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) { // a gateway does it
 			err := slotsFree(t.Context(), b)
 			if err == nil {
 				break
