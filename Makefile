@@ -33,7 +33,7 @@ deps: ## Install the Debian packages that are missing (as root), or name them
 		echo "Please install: $$missing" >&2; exit 1; \
 	fi; \
 	echo "Installing $$missing"; \
-	export DEBIAN_FRONTEND=noninteractive; \
+	export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1; \
 	apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing </dev/null >/dev/null
 
 .PHONY: test-deps

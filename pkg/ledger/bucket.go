@@ -305,10 +305,13 @@ func (b *bucket) walk(ctx context.Context, fn func(entry) bool) error {
 // walkFrom goes on after the sequence last and keeps it up to date. It is not
 // done when what the server says is left does not come.
 func (b *bucket) walkFrom(ctx context.Context, last *uint64, fn func(entry) bool) (done bool, err error) {
-	cons, err := b.consumer(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: *last + 1})
+	cons, err := b.consumer(ctx, jetstream.OrderedConsumerConfig{
+		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: *last + 1, InactiveThreshold: consumerIdle,
+	})
 	if err != nil {
 		return false, err
 	}
+	defer b.forget(ctx, cons)
 	if cons.CachedInfo().NumPending == 0 {
 		return true, nil
 	}
@@ -330,6 +333,18 @@ func (b *bucket) walkFrom(ctx context.Context, last *uint64, fn func(entry) bool
 			return true, nil
 		}
 	}
+}
+
+// consumerIdle is how long the server keeps a consumer that nobody asks, if it
+// could not be removed.
+const consumerIdle = 30 * time.Second
+
+// forget removes a scan's consumer: scans may be many, and a server's consumers
+// are limited.
+func (b *bucket) forget(ctx context.Context, cons jetstream.Consumer) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.timeout)
+	defer cancel()
+	_ = b.stream.DeleteConsumer(ctx, cons.CachedInfo().Name) // else it goes by itself
 }
 
 func (b *bucket) next(ctx context.Context, msgs jetstream.MessagesContext) (entry, uint64, error) {

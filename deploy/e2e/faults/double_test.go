@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"syscall"
 	"testing"
@@ -62,7 +63,7 @@ func TestTwoDispatchersAndReconcilers(t *testing.T) {
 		for n := range each {
 			c := *c // statuses of its own
 			wg.Go(func() {
-				id := c.submit(order(sources[i], fmt.Sprint(n), map[string]any{"watermark": nil}))
+				id := c.submit(order(sources[i], strconv.Itoa(n), map[string]any{"watermark": nil}))
 				if a := c.until(id, "completed", "cancelled"); a.Result["status"] != "completed" {
 					t.Errorf("%s: %+v", id, a)
 				}
@@ -81,7 +82,7 @@ func TestTwoDispatchersAndReconcilers(t *testing.T) {
 				t.Fatalf("after %d more renders the gateway has not stopped twice; its last: %q", n-each, halting.fired())
 			}
 			c.statuses, c.updated = nil, ""
-			c.until(c.submit(order(sources[0], fmt.Sprint(n), map[string]any{"watermark": nil})), "completed")
+			c.until(c.submit(order(sources[0], strconv.Itoa(n), map[string]any{"watermark": nil})), "completed")
 			continue
 		}
 		break

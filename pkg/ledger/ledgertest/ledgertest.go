@@ -192,6 +192,7 @@ func RunReplicated(t *testing.T, connect func(*testing.T) *nats.Conn, replicas i
 		"BindAtOnce":          testBindAtOnce,
 		"Slots":               testSlots,
 		"SlotsAtOnce":         testSlotsAtOnce,
+		"ScansLeaveNothing":   testScansLeaveNothing,
 		"SameTaskSlotsAtOnce": testSameTaskSlotsAtOnce,
 		"Results":             testResults,
 		"FirstResultCounts":   testFirstResultCounts,
@@ -774,6 +775,44 @@ func testSlots(t *testing.T, b *bench) {
 	}
 	if len(got) != len(want) {
 		t.Errorf("slots %v, want %v", got, want)
+	}
+}
+
+// testScansLeaveNothing: a scan, also one that is broken off, takes its consumer
+// with it.
+func testScansLeaveNothing(t *testing.T, b *bench) {
+	ctx := t.Context()
+	for range 3 {
+		_, err := b.CreateRender(ctx, newRecord(alice))
+		ok(t, err)
+		_, err = b.TakeSlot(ctx, alice, render.NewID(), 10)
+		ok(t, err)
+	}
+	for range b.Slots(ctx) {
+		break
+	}
+	for _, err := range b.Slots(ctx) {
+		ok(t, err)
+	}
+	for _, err := range b.Renders(ctx) {
+		ok(t, err)
+	}
+	for _, err := range b.Assets(ctx) { // of which there are none
+		ok(t, err)
+	}
+	streams := b.js.ListStreams(ctx)
+	seen := 0
+	for info := range streams.Info() {
+		if !strings.HasPrefix(info.Config.Name, "KV_"+b.prefix+"vidforge_") {
+			continue
+		}
+		if seen++; info.State.Consumers != 0 {
+			t.Errorf("%s has %d consumers", info.Config.Name, info.State.Consumers)
+		}
+	}
+	ok(t, streams.Err())
+	if seen < 5 {
+		t.Errorf("saw %d buckets", seen)
 	}
 }
 
