@@ -27,7 +27,7 @@ help: ## List the targets
 
 .PHONY: deps
 deps: ## Install the Debian packages that are missing (as root), or name them
-	@missing=$$(dpkg-query -W -f '$${Package} $${db:Status-Status}\n' $(PACKAGES) 2>/dev/null | awk '$$2 == "installed" { print $$1 }' | sort | comm -13 - <(printf '%s\n' $(PACKAGES) | sort) | xargs); \
+	@missing=$$({ dpkg-query -W -f '$${Package} $${db:Status-Status}\n' $(PACKAGES) 2>/dev/null || true; } | awk '$$2 == "installed" { print $$1 }' | sort | comm -13 - <(printf '%s\n' $(PACKAGES) | sort) | xargs); \
 	if [ -z "$$missing" ]; then exit 0; fi; \
 	if [ "$$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then \
 		echo "Please install: $$missing" >&2; exit 1; \
