@@ -16,9 +16,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -70,9 +68,8 @@ func Main(p Program) int {
 
 // Start runs the program and returns its exit code.
 func (p Program) Start(ctx context.Context, o OS) int {
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	ctx, stop := Interrupted(ctx)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 
 	command, args := command(o.Args)
 	fs := flag.NewFlagSet(p.Name, flag.ContinueOnError)
