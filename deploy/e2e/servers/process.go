@@ -22,11 +22,16 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/gofrs/flock"
 )
 
 // startTimeout is how long a server may take until it answers, on a machine
 // with much else to do.
 const startTimeout = time.Minute
+
+// lockEvery is the time between two looks at a lock that another holds.
+const lockEvery = 100 * time.Millisecond
 
 // logShown is how many bytes of a server's log a failed test shows.
 const logShown = 32 << 10
@@ -58,12 +63,19 @@ type Process struct {
 var tools sync.Map
 
 // tool is the path of a program that this module names as a tool. The go
-// command builds it where needed; several may ask it at once.
+// command builds it where needed. Only one is asked at a time, on the whole
+// machine: of two that build the same program, the later one still writes the
+// file whose path the earlier one has given, and nobody can run it then.
 func tool(t testing.TB, name string) string {
 	t.Helper()
 	if path, ok := tools.Load(name); ok {
 		return path.(string)
 	}
+	lock := flock.New(filepath.Join(os.TempDir(), fmt.Sprintf("vidforge-go-tool-%d.lock", os.Getuid())))
+	if _, err := lock.TryLockContext(t.Context(), lockEvery); err != nil {
+		t.Fatalf("wait for others that build %s: %v", name, err)
+	}
+	defer lock.Close()
 	cmd := exec.CommandContext(t.Context(), "go", "tool", "-n", name)
 	cmd.Dir = startDir
 	var stderr bytes.Buffer
