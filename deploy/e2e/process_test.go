@@ -18,6 +18,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/vidforge/vidforge/deploy/e2e/programs"
 	"github.com/vidforge/vidforge/deploy/embedded/embeddedtest"
 	"github.com/vidforge/vidforge/gateway"
 	"github.com/vidforge/vidforge/pkg/farm"
@@ -82,14 +83,15 @@ type process struct {
 	done chan error
 }
 
-func spawn(t *testing.T, r role) *process {
+// spawn starts a child; env is added to its environment.
+func spawn(t *testing.T, r role, env ...string) *process {
 	t.Helper()
 	config, err := json.Marshal(r)
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := &process{cmd: exec.Command(os.Args[0]), done: make(chan error, 1)}
-	p.cmd.Env = append(os.Environ(), roleVariable+"="+string(config))
+	p.cmd.Env = append(append(os.Environ(), roleVariable+"="+string(config)), env...)
 	var log strings.Builder
 	p.cmd.Stderr = &log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -140,8 +142,8 @@ func newCrew(t *testing.T) *crew {
 	return c
 }
 
-func (c *crew) hire(id, scratch string) *process {
-	return spawn(c.t, role{Worker: &worker.Config{Endpoints: c.share.Endpoints, ID: id, ScratchDir: scratch}})
+func (c *crew) hire(id, scratch string, env ...string) *process {
+	return spawn(c.t, role{Worker: &worker.Config{Endpoints: c.share.Endpoints, ID: id, ScratchDir: scratch}}, env...)
 }
 
 // begin submits a render and waits until its encoder has made a frame.
@@ -186,7 +188,9 @@ func (c *crew) checkVideo(id render.ID, frames string) {
 func TestRenderSurvivesTheDeathOfItsWorker(t *testing.T) {
 	c := newCrew(t)
 	scratch := t.TempDir()
-	first := c.hire("w1", scratch)
+	hold := programs.NewHold(t)
+	hold.On()
+	first := c.hire("w1", scratch, hold.Env...)
 	id := c.begin(c.put(clip(t, 6, "320x240"), "video/mp4"))
 	first.kill()
 	second := c.hire("w2", scratch)
@@ -207,7 +211,9 @@ func TestRenderSurvivesTheDeathOfItsWorker(t *testing.T) {
 
 func TestRenderSurvivesFlushAll(t *testing.T) {
 	c := newCrew(t)
-	c.hire("w1", t.TempDir())
+	hold := programs.NewHold(t)
+	hold.On()
+	c.hire("w1", t.TempDir(), hold.Env...)
 	id := c.begin(c.put(clip(t, 6, "320x240"), "video/mp4"))
 	client, err := progress.Connect(c.share.Endpoints.RedisURL)
 	if err != nil {
@@ -219,6 +225,7 @@ func TestRenderSurvivesFlushAll(t *testing.T) {
 		t.Fatalf("after FLUSHALL: %+v, %v", v, err)
 	}
 	c.untilFrames(id) // the numbers come back
+	hold.Release()
 	c.until(id, render.StateSucceeded)
 	c.checkVideo(id, "180")
 }

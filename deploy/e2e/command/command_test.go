@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/vidforge/vidforge/deploy/e2e/programs"
 )
 
 // binary is the path of the command under test, built by TestMain.
@@ -78,8 +80,9 @@ type process struct {
 // user is a person with a folder of their own.
 type user struct {
 	t   *testing.T
-	dir string // their working directory
-	tmp string // their temporary directory
+	dir string   // their working directory
+	tmp string   // their temporary directory
+	env []string // beside the test's own
 }
 
 func newUser(t *testing.T) *user {
@@ -94,7 +97,7 @@ func (u *user) start(args ...string) *process {
 	u.t.Helper()
 	p := &process{t: u.t, cmd: exec.Command(binary, args...), done: make(chan struct{})}
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = u.dir, &p.out, &p.err
-	p.cmd.Env = append(os.Environ(), "XDG_DATA_HOME="+u.dir, "TMPDIR="+u.tmp)
+	p.cmd.Env = slices.Concat(os.Environ(), []string{"XDG_DATA_HOME=" + u.dir, "TMPDIR=" + u.tmp}, u.env)
 	if err := p.cmd.Start(); err != nil {
 		u.t.Fatal(err)
 	}
@@ -273,7 +276,10 @@ func TestFarmSurvivesSIGKILL(t *testing.T) {
 	t.Parallel()
 	u := newUser(t)
 	clip, data := u.clip(3), u.path("data")
+	hold := programs.NewHold(t)
+	u.env = hold.Env
 	first := u.up("127.0.0.1:0", data)
+	hold.On()
 	client := u.start("render", clip, "-o", "out.mp4", "--server", first.url, "--json", "--resolution", "1080p", "--quality", "high")
 	id := client.match(&client.err, `Render (task_[a-z2-7]{26})`)
 	u.untilEncoding(first.url, id)
@@ -282,6 +288,7 @@ func TestFarmSurvivesSIGKILL(t *testing.T) {
 	until(t, "word of the client that the server is away", func() bool { return strings.Contains(client.err.String(), "trying again") })
 	until(t, "end of the killed farm's ffmpeg", func() bool { return len(ffmpegs(t, data)) == 0 })
 
+	hold.Release()
 	second := u.up(strings.TrimPrefix(first.url, "http://"), data)
 	if code := client.exit(); code != 0 {
 		t.Fatalf("exit code %d", code)

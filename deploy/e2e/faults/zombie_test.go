@@ -5,14 +5,12 @@ import (
 	"context"
 	"io"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/vidforge/vidforge/deploy/e2e/programs"
 	"github.com/vidforge/vidforge/deploy/e2e/servers"
 	"github.com/vidforge/vidforge/pkg/failpoint"
 	"github.com/vidforge/vidforge/pkg/ledger"
@@ -25,9 +23,10 @@ func TestZombieWakesInMidEncode(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, servers.Start(t))
 	s.gateway(nil)
-	zombie := s.worker(nil)
+	hold := programs.NewHold(t)
+	hold.On()
+	zombie := s.worker(hold.Env)
 	c := s.client()
-	c.clip, c.frames = longClip(t), longFrames
 	id := c.submit(order(c.upload(), t.Name(), nil))
 	c.until(id, "input_required")
 	c.answer(id, map[string]any{"action": "accept", "content": map[string]any{"approved": true}})
@@ -37,6 +36,7 @@ func TestZombieWakesInMidEncode(t *testing.T) {
 	done := c.until(id, "completed", "cancelled")
 	before := s.entry(id)
 	zombie.signal(syscall.SIGCONT)
+	hold.Release()
 	// It says so when it found out, or has come second.
 	zombie.await("the end of the stage", func(line string) bool {
 		return strings.Contains(line, `"stage":"segment"`) && (strings.Contains(line, `"stage ended without a result"`) || strings.Contains(line, `"counts":false`))
@@ -48,24 +48,6 @@ func TestZombieWakesInMidEncode(t *testing.T) {
 	second.quit()
 	s.client().rendersAgain()
 	s.quiet(left{some: true})
-}
-
-// longFrames is 20 s, which no machine encodes at once.
-const longFrames = 600
-
-func longClip(t *testing.T) []byte {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "long.mp4")
-	out, err := exec.CommandContext(t.Context(), "ffmpeg", "-v", "error", "-f", "lavfi", "-i", "testsrc2=size=64x64:rate=30:duration=20",
-		"-c:v", "libx264", "-preset", "ultrafast", "-pix_fmt", "yuv420p", file).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
 }
 
 func (s *site) entry(id string) ledger.RenderEntry {

@@ -74,16 +74,16 @@ type program struct {
 	url string // of a gateway that listens
 }
 
-func launch(t *testing.T, name string, e farm.Endpoints, args ...string) *program {
+func launch(t *testing.T, name string, env []string, args ...string) *program {
 	t.Helper()
-	p := &program{t: t, Program: programs.Start(t, filepath.Join(built, name), programs.Endpoints(e), append([]string{"--ops-listen", "127.0.0.1:0"}, args...)...)}
+	p := &program{t: t, Program: programs.Start(t, filepath.Join(built, name), env, append([]string{"--ops-listen", "127.0.0.1:0"}, args...)...)}
 	p.ops = "http://" + p.Logged("answers operators")["address"].(string)
 	return p
 }
 
 func gateway(t *testing.T, e farm.Endpoints, args ...string) *program {
 	t.Helper()
-	return launch(t, "vidforge-gateway", e, append([]string{"--listen", "127.0.0.1:0"}, args...)...)
+	return launch(t, "vidforge-gateway", programs.Endpoints(e), append([]string{"--listen", "127.0.0.1:0"}, args...)...)
 }
 
 // listens waits until a gateway takes requests.
@@ -95,7 +95,16 @@ func (p *program) listens() *program {
 
 func worker(t *testing.T, e farm.Endpoints, args ...string) *program {
 	t.Helper()
-	return launch(t, "vidforge-worker", e, append([]string{"--scratch-dir", t.TempDir()}, args...)...)
+	return launch(t, "vidforge-worker", programs.Endpoints(e), append([]string{"--scratch-dir", t.TempDir()}, args...)...)
+}
+
+// held is a worker whose encodes are held from now on, until hold is released.
+func held(t *testing.T, hold *programs.Hold, e farm.Endpoints, args ...string) *program {
+	t.Helper()
+	p := launch(t, "vidforge-worker", append(programs.Endpoints(e), hold.Env...), append([]string{"--scratch-dir", t.TempDir()}, args...)...)
+	p.Logged("worker takes work")
+	hold.On()
+	return p
 }
 
 func get(t *testing.T, url string) (int, string) {
@@ -303,23 +312,26 @@ func TestDrain(t *testing.T) {
 	s := servers.Start(t)
 	e := s.Endpoints()
 	front := gateway(t, e).listens()
-	hasty := worker(t, e, "--grace", "0s", "--id", "hasty")
+	hasty := held(t, programs.NewHold(t), e, "--grace", "0s", "--id", "hasty")
 	p, out := client(t, front.url, "--quality", "high")
 	encoding(t, front.url, p)
 	hasty.Signal(syscall.SIGTERM)
 	if code := hasty.Exit(); code != 0 {
 		t.Errorf("a worker that hands back: exit code %d", code)
 	}
-	patient := worker(t, e, "--grace", "5m", "--id", "patient")
-	encoding2 := func() bool {
-		// The stage is the patient worker's now, and its last: what comes after
-		// it nobody takes before the next worker is there.
-		return strings.Contains(patient.Err.String(), `"stage":"segment"`)
-	}
-	until(t, "segment at the second worker", encoding2)
+	hold := programs.NewHold(t)
+	patient := held(t, hold, e, "--grace", "5m", "--id", "patient")
+	hold.Waits()
+	// The stage is the patient worker's now, and its last: what comes after it
+	// nobody takes before the next worker is there.
 	patient.Signal(syscall.SIGTERM)
+	patient.Logged("worker drains")
+	hold.Release()
 	if code := patient.Exit(); code != 0 {
 		t.Errorf("a worker that finishes: exit code %d", code)
+	}
+	if !strings.Contains(patient.Err.String(), `"stage":"segment"`) || strings.Contains(patient.Err.String(), `"stage":"assemble"`) {
+		t.Error("a worker that finishes did not finish just what it had")
 	}
 	worker(t, e, "--id", "third")
 	finished(t, p, out)
@@ -332,7 +344,7 @@ func TestSecondSignal(t *testing.T) {
 	e := s.Endpoints()
 	front := gateway(t, e).listens()
 	scratch := t.TempDir()
-	stubborn := worker(t, e, "--grace", "1h", "--scratch-dir", scratch)
+	stubborn := held(t, programs.NewHold(t), e, "--grace", "1h", "--scratch-dir", scratch)
 	p, out := client(t, front.url, "--quality", "high")
 	encoding(t, front.url, p)
 	stubborn.Signal(syscall.SIGTERM)
