@@ -3,7 +3,6 @@ package process
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"syscall"
@@ -27,8 +26,7 @@ func child() {
 	defer stop()
 	for range 2 {
 		if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(exitFailed)
+			panic(err)
 		}
 		<-ctx.Done()
 	}

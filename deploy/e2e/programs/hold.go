@@ -50,7 +50,7 @@ func NewHold(t testing.TB) *Hold {
 		t.Fatalf("%q or %q cannot stand in a script", dir, ffmpeg)
 	}
 	h := &Hold{t: t, file: filepath.Join(dir, "hold"), Env: []string{"PATH=" + dir + string(os.PathListSeparator) + os.Getenv("PATH")}}
-	if err := os.WriteFile(filepath.Join(dir, "ffmpeg"), fmt.Appendf(nil, holdScript, h.file, ffmpeg), 0o700); err != nil { //nolint:gosec // it is a program
+	if err := os.WriteFile(filepath.Join(dir, "ffmpeg"), fmt.Appendf(nil, holdScript, h.file, ffmpeg), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	return h
