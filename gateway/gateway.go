@@ -24,6 +24,7 @@ import (
 	"github.com/vidforge/vidforge/gateway/internal/contract"
 	"github.com/vidforge/vidforge/gateway/internal/httpapi"
 	"github.com/vidforge/vidforge/pkg/farm"
+	"github.com/vidforge/vidforge/pkg/ledger"
 	"github.com/vidforge/vidforge/pkg/ops"
 	"github.com/vidforge/vidforge/pkg/telemetry"
 )
@@ -36,6 +37,13 @@ type Config struct {
 	// OpsListen is the address of /healthz, /readyz and /metrics. Defaults to
 	// 127.0.0.1:8081.
 	OpsListen string
+	// PeerListen is the address for other gateways of the farm, which hand over
+	// requests of sessions that live here. Empty: this one is alone.
+	PeerListen string
+	// PeerAddress is where other gateways reach PeerListen: a host, with or
+	// without a port. Defaults to the bound address; required when that is every
+	// address of the machine.
+	PeerAddress string
 	// PublicURL is where clients reach the gateway, such as
 	// https://render.example.org. Defaults to http:// and the bound address.
 	PublicURL string
@@ -121,6 +129,9 @@ func (c Config) validate() error {
 	if c.KeysFile == "" && (host == "" || !auth.IsLoopback(host)) {
 		return fmt.Errorf("refused Listen %q, which is not a loopback address: set KeysFile, or anybody could render", c.Listen)
 	}
+	if c.PeerAddress != "" && c.PeerListen == "" {
+		return errors.New("PeerAddress is set and PeerListen is not: other gateways would reach nothing")
+	}
 	if c.OrphanAge != 0 && c.OrphanAge < time.Hour || c.PresignTTL > 7*24*time.Hour || c.PresignTTL != 0 && c.PresignTTL < time.Second || c.MaxPresignBytes > 5<<30 {
 		return errors.New("OrphanAge must be at least 1h, PresignTTL 1s to 168h, MaxPresignBytes at most 5 GiB")
 	}
@@ -182,25 +193,36 @@ func run(ctx context.Context, c Config, operators *ops.Server) error {
 		}
 		return fmt.Errorf("reach the stores: %w", err)
 	}
-	secret, err := backends.Ledger.Secret(ctx, "approval-form")
+	with, err := c.shared(ctx, backends.Ledger)
 	metrics, merr := telemetry.NewMetrics()
 	if err = errors.Join(err, merr); err == nil {
 		f := farm.New(backends.Stores, farm.Config{
 			MaxConcurrent: c.MaxConcurrent, MaxAssetBytes: c.MaxAssetBytes, AssetRetention: c.AssetRetention, PresignTTL: c.PresignTTL,
 			MaxPresignBytes: c.MaxPresignBytes, OrphanAge: c.OrphanAge, SweepEvery: c.SweepEvery, Tuning: c.Tuning, Metrics: metrics, Logger: c.Logger,
 		})
-		err = serve(ctx, c, f, secret, operators)
+		err = serve(ctx, c, f, with, operators)
 	}
 	return errors.Join(err, backends.Close())
 }
 
+// shared reads what the gateways of a farm have in common.
+func (c Config) shared(ctx context.Context, led ledger.Ledger) (with shared, err error) {
+	if with.formKey, err = led.Secret(ctx, "approval-form"); err == nil {
+		with.sessionKey, err = led.Secret(ctx, "session")
+	}
+	if c.PeerListen != "" {
+		with.registry = led
+	}
+	return with, err
+}
+
 // serve is Run over an open farm.
-func serve(ctx context.Context, c Config, f facade, secret []byte, operators *ops.Server) (err error) {
+func serve(ctx context.Context, c Config, f facade, with shared, operators *ops.Server) (err error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", c.Listen)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	s, err := newServer(c, f, secret, l.Addr().String())
+	s, err := newServer(c, f, with, l.Addr().String())
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
@@ -208,7 +230,11 @@ func serve(ctx context.Context, c Config, f facade, secret []byte, operators *op
 	base, endBase := context.WithCancel(context.WithoutCancel(ctx))
 	defer endBase()
 	main := httpServer(base, c.Logger, s.handler)
-	ended := make(chan error, 2)
+	peers, err := s.openPeers(ctx, base)
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	ended := make(chan error, 3)
 	go func() { ended <- served("clients", main.Serve(l)) }()
 	farmCtx, stopFarm := context.WithCancel(base)
 	go func() {
@@ -219,10 +245,14 @@ func serve(ctx context.Context, c Config, f facade, secret []byte, operators *op
 		ended <- err
 	}()
 	operators.Ready(f.Ready)
-	c.Ready(Bound{l.Addr().String(), operators.Addr()})
+	c.Ready(Bound{Listen: l.Addr().String(), OpsListen: operators.Addr()})
 	c.Logger.InfoContext(ctx, "gateway listens", "address", l.Addr().String(), "public_url", s.publicURL, "fingerprint", s.contract.Fingerprint())
 
 	left := 2
+	if peers != nil {
+		left++
+		go func() { ended <- peers.serve() }()
+	}
 	select {
 	case <-ctx.Done():
 	case err = <-ended:
@@ -236,7 +266,7 @@ func serve(ctx context.Context, c Config, f facade, secret []byte, operators *op
 		c.Logger.InfoContext(ctx, "drains", "delay", c.DrainDelay.String())
 		err = s.linger(ended, &left)
 	}
-	err = errors.Join(err, s.drain(base, c, main))
+	err = errors.Join(err, s.drain(base, c, main, peers))
 	stopFarm()
 	for range left {
 		err = errors.Join(err, <-ended)
@@ -258,16 +288,30 @@ func (s *server) linger(ended <-chan error, left *int) error {
 }
 
 // drain stops accepting, ends streams and waits for requests in flight.
-func (s *server) drain(base context.Context, c Config, main *http.Server) error {
+func (s *server) drain(base context.Context, c Config, main *http.Server, peers *peers) error {
 	ctx, cancel := context.WithTimeout(base, c.ShutdownTimeout)
 	defer cancel()
-	down := make(chan error, 1)
+	servers := []*http.Server{main}
+	if peers != nil {
+		servers = append(servers, peers.srv)
+	}
+	down := make(chan error, len(servers))
 	go func() { down <- main.Shutdown(ctx) }()
+	// From here on the sessions are unknown, so that nobody is sent here any
+	// more; what is in flight of them ends with the contract.
+	s.sessions.Close()
 	err := s.contract.Close()
-	if late := <-down; late != nil {
-		// Whoever is not done by now is cut off.
-		c.Logger.Warn("requests were cut off", "error", late)
-		err = errors.Join(err, main.Close())
+	for _, srv := range servers[1:] {
+		go func() { down <- srv.Shutdown(ctx) }()
+	}
+	for range servers {
+		if late := <-down; late != nil {
+			// Whoever is not done by now is cut off.
+			c.Logger.Warn("requests were cut off", "error", late)
+			for _, srv := range servers {
+				err = errors.Join(err, srv.Close())
+			}
+		}
 	}
 	return err
 }

@@ -66,7 +66,7 @@ func newBench(t *testing.T, change ...func(*Config)) *bench {
 	b.http = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.ServeHTTP(w, r) }))
 	b.url = b.http.URL
 	var err error
-	b.srv, err = newServer(cfg.withDefaults(), b.farm, []byte("test secret"), strings.TrimPrefix(b.http.URL, "http://"))
+	b.srv, err = newServer(cfg.withDefaults(), b.farm, shared{formKey: []byte("test secret"), sessionKey: []byte("session secret")}, strings.TrimPrefix(b.http.URL, "http://"))
 	if err != nil {
 		t.Fatal(err)
 	}

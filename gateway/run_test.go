@@ -38,7 +38,7 @@ func start(t *testing.T, c Config) *running {
 		t.Fatal(err)
 	}
 	go func() {
-		r.ended <- errors.Join(serve(ctx, c, r.farm, []byte("secret"), operators), operators.Close())
+		r.ended <- errors.Join(serve(ctx, c, r.farm, shared{formKey: []byte("secret"), sessionKey: []byte("session secret")}, operators), operators.Close())
 	}()
 	t.Cleanup(stop)
 	select {
@@ -310,7 +310,7 @@ func TestConfigRefused(t *testing.T) {
 		t.Errorf("%v, %v", u, err)
 	}
 	farm := farmtest.New(time.Now)
-	if err := serve(t.Context(), Config{Listen: "127.0.0.1:0", KeysFile: "/does/not/exist"}.withDefaults(), farm, nil, nil); err == nil || !strings.Contains(err.Error(), "keys file") {
+	if err := serve(t.Context(), Config{Listen: "127.0.0.1:0", KeysFile: "/does/not/exist"}.withDefaults(), farm, shared{}, nil); err == nil || !strings.Contains(err.Error(), "keys file") {
 		t.Errorf("missing keys file: %v", err)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/vidforge/vidforge/gateway/internal/auth"
 	"github.com/vidforge/vidforge/gateway/internal/contract"
 	"github.com/vidforge/vidforge/gateway/internal/httpapi"
+	"github.com/vidforge/vidforge/gateway/internal/session"
 	"github.com/vidforge/vidforge/pkg/mcptask"
 	"github.com/vidforge/vidforge/pkg/render"
 	"github.com/vidforge/vidforge/pkg/telemetry"
@@ -28,13 +29,22 @@ type server struct {
 	cfg       Config
 	publicURL string
 	contract  *contract.Service
+	sessions  *session.Sessions
 	mux       *http.ServeMux
 	handler   http.Handler
 	requests  *prometheus.HistogramVec
 }
 
+// shared is what the gateways of a farm have in common.
+type shared struct {
+	// formKey signs the approval page's forms, sessionKey what sessions need.
+	formKey, sessionKey []byte
+	// registry finds gateways. Nil: there is only one.
+	registry session.Registry
+}
+
 // newServer puts the handlers together. bound is the address for clients.
-func newServer(c Config, f facade, secret []byte, bound string) (*server, error) {
+func newServer(c Config, f facade, with shared, bound string) (*server, error) {
 	public, err := c.publicURL(bound)
 	if err != nil {
 		return nil, err
@@ -55,10 +65,21 @@ func newServer(c Config, f facade, secret []byte, bound string) (*server, error)
 		}
 	}
 	httpapi.Register(s.mux, httpapi.Config{
-		Farm: f, Contract: s.contract, Auth: a, BasePath: public.Path, Stall: c.StallTimeout, CSRFKey: secret, Logger: c.Logger,
+		Farm: f, Contract: s.contract, Auth: a, BasePath: public.Path, Stall: c.StallTimeout, CSRFKey: with.formKey, Logger: c.Logger,
 	})
-	s.mux.Handle("/mcp", a.Middleware(a.ScopeGate(contract.RequestScopes,
-		func(need []string) error { return contract.InsufficientScope(need, s.contract.Endpoint()) }, s.mcp())))
+	s.sessions, err = session.New(session.Options{
+		Secret: with.sessionKey, Registry: with.registry, RenewEvery: limits.Tuning.BeatEvery, WriteTimeout: c.StallTimeout,
+		Principal: func(r *http.Request) string {
+			req, _ := auth.RequestFrom(r.Context())
+			return req.Key()
+		},
+		Fail: a.Fail, Metrics: c.Registry, Logger: c.Logger,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make sessions: %w", err)
+	}
+	s.mux.Handle("/mcp", a.Middleware(s.sessions.Handler("/mcp", a.ScopeGate(contract.RequestScopes,
+		func(need []string) error { return contract.InsufficientScope(need, s.contract.Endpoint()) }, s.mcp()))))
 	guarded, err := auth.Guard(public, s.mux)
 	if err != nil {
 		return nil, fmt.Errorf("guard against other sites: %w", err)

@@ -22,8 +22,12 @@ type lease struct {
 
 var _ Lease = (*lease)(nil)
 
-// workLease begins the keys of works' leases, which is all that workers take.
-const workLease = "work."
+// workLease begins the keys of works' leases, which is all that workers take,
+// and nameLease those of names.
+const (
+	workLease = "work."
+	nameLease = "name."
+)
 
 // LeaseWork implements Ledger.
 func (l *JetStream) LeaseWork(ctx context.Context, w render.Work, holder string) (Lease, error) {
@@ -42,7 +46,20 @@ func (l *JetStream) LeaseName(ctx context.Context, name, holder string) (Lease, 
 	if l.cfg.Role == access.Worker {
 		return nil, fmt.Errorf("lease %s: %w", name, ErrForbidden)
 	}
-	return l.lease(ctx, "name."+name, holder)
+	return l.lease(ctx, nameLease+name, holder)
+}
+
+// LeaseHolder implements Ledger.
+func (l *JetStream) LeaseHolder(ctx context.Context, name string) (string, error) {
+	if !namePattern.MatchString(name) {
+		return "", fmt.Errorf("lease holder: %w", malformed("name"))
+	}
+	e, err := l.leases.get(ctx, nameLease+name)
+	if err != nil {
+		return "", fmt.Errorf("lease holder %s: %w", name, err)
+	}
+	_, holder, _ := strings.Cut(string(e.data), " ")
+	return holder, nil
 }
 
 func (l *JetStream) lease(ctx context.Context, key, holder string) (Lease, error) {

@@ -197,6 +197,8 @@ type Ledger interface {
 	// LeaseName takes a named lease (a leadership). Names are [a-z0-9-]+.
 	// Leadership is an optimisation: everything stays right under two leaders.
 	LeaseName(ctx context.Context, name, holder string) (Lease, error)
+	// LeaseHolder tells who holds a named lease. ErrNotFound when nobody does.
+	LeaseHolder(ctx context.Context, name string) (holder string, err error)
 
 	// Secret returns the farm's 32 random bytes of that name ([a-z0-9-]+),
 	// made by the first caller.

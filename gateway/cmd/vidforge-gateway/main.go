@@ -50,6 +50,8 @@ func tune(env process.Env) {
 func flags(fs *flag.FlagSet, c *gateway.Config) {
 	fs.StringVar(&c.Listen, "listen", "127.0.0.1:8080", "`address` for clients")
 	fs.StringVar(&c.OpsListen, "ops-listen", "127.0.0.1:8081", "`address` of /healthz, /readyz and /metrics")
+	fs.StringVar(&c.PeerListen, "peer-listen", "", "`address` for the farm's other gateways, which hand over requests of sessions that live here; empty: there are none")
+	fs.StringVar(&c.PeerAddress, "peer-address", "", "`host` and perhaps port at which other gateways reach peer-listen (default: the bound address)")
 	fs.StringVar(&c.PublicURL, "public-url", "", "`URL` at which clients reach the gateway (default: http:// and the address)")
 	fs.StringVar(&c.KeysFile, "keys-file", "", "`file` with API keys; empty only on a loopback address")
 	fs.IntVar(&c.MaxConcurrent, "max-concurrent", 0, "unfinished renders of a tenant (default 16)")

@@ -26,6 +26,9 @@ func Local() Principal {
 	return Principal{Tenant: render.LocalTenant, Subject: "local", Scopes: apikey.Scopes()}
 }
 
+// Key tells principals apart: what belongs to one is unknown to all others.
+func (p Principal) Key() string { return p.Tenant.Key() + "/" + p.Subject }
+
 // HasAny reports whether the principal holds one of the scopes. No scopes asks
 // for nothing.
 func (p Principal) HasAny(scopes ...string) bool {

@@ -127,7 +127,7 @@ func (s *Service) options() mcptask.Options {
 		MissingCapability: s.missingCapability,
 		PrincipalKey: func(p any) string {
 			r, _ := p.(auth.Request)
-			return r.Tenant.Key() + "/" + r.Subject
+			return r.Key()
 		},
 		MaxBodyBytes:   1 << 20,
 		SessionTimeout: sessionTimeout,

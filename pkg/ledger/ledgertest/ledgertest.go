@@ -485,6 +485,7 @@ func testMalformedIDs(t *testing.T, b *bench) {
 			"AttemptHistory":  func() error { _, err := b.AttemptHistory(ctx, bad); return err },
 			"LeaseWork":       func() error { _, err := b.LeaseWork(ctx, bad, "me"); return err },
 			"LeaseName":       func() error { _, err := b.LeaseName(ctx, "x"+s+"*", "me"); return err },
+			"LeaseHolder":     func() error { _, err := b.LeaseHolder(ctx, "x"+s+"*"); return err },
 			"Secret":          func() error { _, err := b.Secret(ctx, "x"+s+"*"); return err },
 			"LeaseWork stage": func() error { _, err := b.LeaseWork(ctx, stage, "me"); return err },
 			"GetResult probe": func() error { _, err := b.GetResult(ctx, probe); return err },
@@ -1072,9 +1073,19 @@ func testLeases(t *testing.T, b *bench) {
 		ok(t, third.Renew(ctx))
 		ok(t, third.Release(ctx))
 	}
+	_, err := b.LeaseHolder(ctx, "home")
+	wantErr(t, err, ledger.ErrNotFound)
+	home, err := b.LeaseName(ctx, "home", "10.0.0.1:80 of g1")
+	ok(t, err)
+	if holder, err := b.LeaseHolder(ctx, "home"); err != nil || holder != "10.0.0.1:80 of g1" {
+		t.Errorf("the holder is %q, %v", holder, err)
+	}
+	ok(t, home.Release(ctx))
+	_, err = b.LeaseHolder(ctx, "home")
+	wantErr(t, err, ledger.ErrNotFound)
 	other := w
 	other.Index = 1
-	_, err := b.LeaseWork(ctx, w, "w1")
+	_, err = b.LeaseWork(ctx, w, "w1")
 	ok(t, err)
 	_, err = b.LeaseWork(ctx, other, "w2") // another work
 	ok(t, err)
@@ -1083,6 +1094,8 @@ func testLeases(t *testing.T, b *bench) {
 func testLeaseExpires(t *testing.T, b *bench) {
 	ctx := t.Context()
 	w := work(alice, render.NewID(), render.StageSegment, 0)
+	_, err := b.LeaseName(ctx, "home", "g1")
+	ok(t, err)
 	held, err := b.LeaseWork(ctx, w, "w1")
 	ok(t, err)
 	// Renewal keeps it for longer than it would have lived.
@@ -1106,6 +1119,8 @@ func testLeaseExpires(t *testing.T, b *bench) {
 	wantErr(t, held.Renew(ctx), ledger.ErrLeaseLost)
 	ok(t, held.Release(ctx))
 	ok(t, taken.Renew(ctx))
+	_, err = b.LeaseHolder(ctx, "home")
+	wantErr(t, err, ledger.ErrNotFound) // it was not renewed either, and is older
 }
 
 func testLeasesAtOnce(t *testing.T, b *bench) {
