@@ -50,10 +50,10 @@ func peerAddress(setting, bound string) (string, error) {
 	if setting != "" {
 		h, p, err := net.SplitHostPort(setting)
 		switch {
-		case err == nil && h != "" && p != "":
-			return setting, nil
-		case err == nil, strings.ContainsAny(setting, "/ @"):
+		case strings.ContainsAny(setting, "/ @"), err == nil && (h == "" || p == ""):
 			return "", fmt.Errorf("PeerAddress %q must be a host, or a host and a port", setting)
+		case err == nil:
+			return setting, nil
 		}
 		return net.JoinHostPort(strings.Trim(setting, "[]"), port), nil
 	}

@@ -27,9 +27,14 @@ type running struct {
 
 func start(t *testing.T, c Config) *running {
 	t.Helper()
+	return startOver(t, c, farmtest.New(time.Now), shared{formKey: []byte("secret"), sessionKey: []byte("session secret")})
+}
+
+func startOver(t *testing.T, c Config, f *farmtest.Farm, with shared) *running {
+	t.Helper()
 	c.Listen, c.OpsListen, c.Logger = "127.0.0.1:0", "127.0.0.1:0", slog.New(slog.DiscardHandler)
 	ctx, stop := context.WithCancel(t.Context())
-	r := &running{farm: farmtest.New(time.Now), stop: stop, ended: make(chan error, 1)}
+	r := &running{farm: f, stop: stop, ended: make(chan error, 1)}
 	ready := make(chan Bound, 1)
 	c.Ready = func(b Bound) { ready <- b }
 	c = c.withDefaults()
@@ -38,7 +43,7 @@ func start(t *testing.T, c Config) *running {
 		t.Fatal(err)
 	}
 	go func() {
-		r.ended <- errors.Join(serve(ctx, c, r.farm, shared{formKey: []byte("secret"), sessionKey: []byte("session secret")}, operators), operators.Close())
+		r.ended <- errors.Join(serve(ctx, c, r.farm, with, operators), operators.Close())
 	}()
 	t.Cleanup(stop)
 	select {

@@ -95,19 +95,18 @@ func (s *Sessions) Join(ctx context.Context, hostport string) error {
 	if err != nil {
 		return fmt.Errorf("session: enter the registry: %w", err)
 	}
-	s.wg.Go(func() { s.stay(lease, hostport) })
+	s.wg.Go(func() { s.stay(s.closing, lease, hostport) })
 	return nil
 }
 
 // stay renews the entry, and takes it anew when an outage outlasted it.
-func (s *Sessions) stay(lease ledger.Lease, hostport string) {
-	ctx := s.closing
+func (s *Sessions) stay(ctx context.Context, lease ledger.Lease, hostport string) {
 	tick := time.NewTicker(s.opts.RenewEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			s.leave(lease)
+			s.leave(ctx, lease)
 			return
 		case <-tick.C:
 		}
@@ -128,8 +127,8 @@ func (s *Sessions) stay(lease ledger.Lease, hostport string) {
 // expires by itself.
 const leaveTimeout = 3 * time.Second
 
-func (s *Sessions) leave(lease ledger.Lease) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.closing), leaveTimeout)
+func (s *Sessions) leave(ctx context.Context, lease ledger.Lease) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
 	if err := lease.Release(ctx); err != nil {
 		s.opts.Logger.WarnContext(ctx, "leave the registry of gateways", "error", err)

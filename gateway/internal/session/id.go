@@ -12,10 +12,7 @@ import (
 
 // A sealed id is the name of the home, the home's own id of the session, and a
 // MAC over both and over whom they were given to, all in base32.
-var (
-	idPattern = regexp.MustCompile(`^[A-Z2-7]{53,200}$`)
-	encoding  = base32.StdEncoding.WithPadding(base32.NoPadding)
-)
+var idPattern = regexp.MustCompile(`^[A-Z2-7]{53,200}$`)
 
 const (
 	// nameLength is that of rand.Text: 130 bits.
@@ -48,7 +45,7 @@ func (s sealer) mac(to sealedTo, body string) string {
 		_, _ = m.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
 		_, _ = m.Write([]byte(part))
 	}
-	return encoding.EncodeToString(m.Sum(nil)[:macBytes])
+	return base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(m.Sum(nil)[:macBytes])
 }
 
 func (s sealer) seal(to sealedTo, home replica, inner string) string {

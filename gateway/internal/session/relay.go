@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	requestIDHeader = "X-Request-Id"
+	requestIDHeader = "X-Request-ID"
 	// statusClientLeft is for the log; nobody reads it.
 	statusClientLeft = 499
 )
@@ -49,10 +49,10 @@ func (s *Sessions) relay(w http.ResponseWriter, r *http.Request, home replica) {
 	defer client.extend()
 	answered := false
 	proxy := &httputil.ReverseProxy{
-		Rewrite:       func(pr *httputil.ProxyRequest) { aim(pr, w, hostport) },
+		Rewrite:       func(pr *httputil.ProxyRequest) { aim(pr, w, hostport) }, //nolint:contextcheck // the request's own
 		Transport:     s.out,
 		FlushInterval: -1,
-		ModifyResponse: func(res *http.Response) error {
+		ModifyResponse: func(res *http.Response) error { //nolint:contextcheck // the stream also ends with the gateway
 			answered = true
 			for k := range res.Header {
 				w.Header().Del(k) // the home's word counts, once
@@ -153,7 +153,7 @@ func (s *Sessions) untilClosed(ctx context.Context, method string, body io.ReadC
 	if method != http.MethodGet {
 		return body
 	}
-	stop := context.AfterFunc(s.closing, func() { _ = body.Close() }) // which ends a read
+	stop := context.AfterFunc(s.closing, func() { _ = body.Close() }) //nolint:contextcheck // as above; it ends a read
 	return &closingBody{ReadCloser: body, closing: s.closing, request: ctx, stop: stop}
 }
 
@@ -168,7 +168,7 @@ func (b *closingBody) Read(p []byte) (int, error) {
 	if err != nil && b.closing.Err() != nil && b.request.Err() == nil {
 		err = io.EOF
 	}
-	return n, err //nolint:wrapcheck // this is the reader
+	return n, err
 }
 
 func (b *closingBody) Close() error {
