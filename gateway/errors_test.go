@@ -50,7 +50,7 @@ func (b *bench) wantEnvelope(raw []byte, code render.Code, tool bool) envelope {
 	if e.Temporary == nil || *e.Temporary != entry.Temporary || len(e.RetryAfterMS) == 0 || !entry.Temporary && string(e.RetryAfterMS) != "null" {
 		b.Errorf("%s: temporary and retry_after_ms in %s", code, raw)
 	}
-	if e.RequestID == "" || e.Fingerprint != b.srv.contract.Fingerprint() {
+	if e.RequestID == "" || e.Fingerprint != b.fingerprint() {
 		b.Errorf("%s: request_id %q, fingerprint %q", code, e.RequestID, e.Fingerprint)
 	}
 	if strings.Contains(string(raw), `"repair":null`) || strings.Contains(string(raw), `"details":null`) {

@@ -300,7 +300,7 @@ func (s *server) drain(base context.Context, c Config, main *http.Server, peers 
 	// From here on the sessions are unknown, so that nobody is sent here any
 	// more; what is in flight of them ends with the contract.
 	s.sessions.Close()
-	err := s.contract.Close()
+	err := s.closeEndpoints()
 	for _, srv := range servers[1:] {
 		go func() { down <- srv.Shutdown(ctx) }()
 	}

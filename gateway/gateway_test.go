@@ -47,6 +47,7 @@ type bench struct {
 	farm  *farmtest.Farm
 	clock *clock
 	url   string
+	path  string // of the MCP endpoint
 	srv   *server
 	http  *httptest.Server
 	key   string // API key of requests, "" for none
@@ -56,7 +57,7 @@ type bench struct {
 // newBench starts a gateway without authentication.
 func newBench(t *testing.T, change ...func(*Config)) *bench {
 	t.Helper()
-	b := &bench{T: t, clock: newClock(), logs: &bytes.Buffer{}}
+	b := &bench{T: t, clock: newClock(), path: "/mcp", logs: &bytes.Buffer{}}
 	b.farm = farmtest.New(b.clock.now)
 	cfg := Config{Version: "1.2.3", Logger: slog.New(slog.NewTextHandler(&lockedWriter{w: b.logs}, nil))}
 	for _, fn := range change {
@@ -72,7 +73,7 @@ func newBench(t *testing.T, change ...func(*Config)) *bench {
 	}
 	h = b.srv.handler
 	t.Cleanup(func() {
-		if err := b.srv.contract.Close(); err != nil {
+		if err := b.srv.closeEndpoints(); err != nil {
 			t.Error(err)
 		}
 		b.http.Close()
@@ -113,6 +114,24 @@ func withKeys(t *testing.T, specs ...string) (file string, secrets []string) {
 		}
 	}
 	return file, secrets
+}
+
+// at is the bench with another MCP endpoint.
+func (b *bench) at(path string) *bench {
+	c := *b
+	c.path = path
+	return &c
+}
+
+// fingerprint is that of the endpoint.
+func (b *bench) fingerprint() string {
+	for _, e := range b.srv.endpoints() {
+		if e.Path() == b.path {
+			return e.Fingerprint()
+		}
+	}
+	b.Fatalf("no endpoint at %s", b.path)
+	return ""
 }
 
 // do sends an HTTP request and returns status, headers and body.
@@ -204,10 +223,10 @@ func mcpName(s string) string {
 	return s
 }
 
-// post sends a JSON-RPC body to /mcp and reads the answer from JSON or SSE.
+// post sends a JSON-RPC body to the endpoint and reads the answer from JSON or SSE.
 func (b *bench) post(body string, headers ...string) answer {
 	b.Helper()
-	res, got := b.do("POST", "/mcp", strings.NewReader(body), headers...)
+	res, got := b.do("POST", b.path, strings.NewReader(body), headers...)
 	a := answer{Status: res.StatusCode, Raw: string(got)}
 	if strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
 		for line := range strings.SplitSeq(string(got), "\n") {

@@ -374,43 +374,28 @@ func TestOlderClients(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t)
-			h := []string{"Content-Type", "application/json", "Accept", "application/json, text/event-stream"}
-			init := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":%q,"capabilities":{},"clientInfo":{"name":"old","version":"1"}}}`, version)
-			res, raw := b.do("POST", "/mcp", strings.NewReader(init), h...)
-			if res.StatusCode != 200 || !strings.Contains(string(raw), fmt.Sprintf(`"protocolVersion":%q`, version)) {
-				t.Fatalf("initialize: %d %s", res.StatusCode, raw)
+			c := b.connect(version, `{}`)
+			if strings.Contains(string(c.init), `"tasks"`) {
+				t.Errorf("tasks were announced: %s", c.init)
 			}
-			if strings.Contains(string(raw), `"tasks"`) {
-				t.Errorf("tasks were announced: %s", raw)
-			}
-			h = append(h, "Mcp-Session-Id", res.Header.Get("Mcp-Session-Id"), "Mcp-Protocol-Version", version)
-			b.do("POST", "/mcp", strings.NewReader(`{"jsonrpc":"2.0","method":"notifications/initialized"}`), h...)
-			call := func(tool, args string) toolResult {
-				t.Helper()
-				a := b.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":%q,"arguments":%s}}`, tool, args), h...)
-				if a.Error != nil {
-					t.Fatalf("%s: %s", tool, a.Raw)
-				}
-				return decode[toolResult](t, a.Result)
-			}
-			r := call("vidforge_render_video", plainArgs(b.source()))
+			r := c.call("vidforge_render_video", plainArgs(b.source()))
 			text := object(t, []byte(r.Content[0]["text"].(string)))
 			if (r.Structured == nil) != (version == "2025-03-26") || text["status"] != "accepted" || r.TaskID != "" {
 				t.Errorf("accepted: %+v", r)
 			}
 			id := render.ID(text["render_id"].(string))
 			b.finish(id, []byte("video"))
-			r = call("vidforge_get_render_status", fmt.Sprintf(`{"render_id":%q}`, id))
+			r = c.call("vidforge_get_render_status", fmt.Sprintf(`{"render_id":%q}`, id))
 			links := slices.ContainsFunc(r.Content, func(c map[string]any) bool { return c["type"] == "resource_link" })
 			if links == (version == "2025-03-26") {
 				t.Errorf("links %t: %+v", links, r.Content)
 			}
-			a := b.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":3,"method":"resources/read","params":{"uri":%q}}`, render.NewID().LogURI()), h...)
+			a := c.request("resources/read", fmt.Sprintf(`{"uri":%q}`, render.NewID().LogURI()))
 			if a.Error == nil || a.Error.Code != -32002 {
 				t.Fatalf("unknown resource: %s", a.Raw)
 			}
 			b.wantEnvelope(a.Error.Data, render.CodeResourceNotFound, false)
-			a = b.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":4,"method":"tasks/get","params":{"taskId":%q}}`, id), h...)
+			a = c.request("tasks/get", fmt.Sprintf(`{"taskId":%q}`, id))
 			if a.Error == nil || a.Error.Code != -32601 {
 				t.Errorf("tasks/get: %s", a.Raw)
 			}

@@ -2,11 +2,13 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"regexp"
 	"runtime/debug"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,6 +21,7 @@ import (
 	"github.com/vidforge/vidforge/gateway/internal/contract"
 	"github.com/vidforge/vidforge/gateway/internal/httpapi"
 	"github.com/vidforge/vidforge/gateway/internal/session"
+	"github.com/vidforge/vidforge/gateway/internal/videorender"
 	"github.com/vidforge/vidforge/pkg/mcptask"
 	"github.com/vidforge/vidforge/pkg/render"
 	"github.com/vidforge/vidforge/pkg/telemetry"
@@ -29,10 +32,12 @@ type server struct {
 	cfg       Config
 	publicURL string
 	contract  *contract.Service
-	sessions  *session.Sessions
-	mux       *http.ServeMux
-	handler   http.Handler
-	requests  *prometheus.HistogramVec
+	// older speaks the video_render contract over the same farm.
+	older    *contract.Service
+	sessions *session.Sessions
+	mux      *http.ServeMux
+	handler  http.Handler
+	requests *prometheus.HistogramVec
 }
 
 // shared is what the gateways of a farm have in common.
@@ -51,12 +56,16 @@ func newServer(c Config, f facade, with shared, bound string) (*server, error) {
 	}
 	s := &server{cfg: c, publicURL: public.String(), mux: http.NewServeMux()}
 	limits := f.Limits()
-	s.contract, err = contract.New(contract.Config{
+	settings := contract.Config{
 		Farm: f, Version: c.Version, PublicURL: public.String(), Logger: c.Logger, Tracer: telemetry.Tracer(),
 		Limits: contract.Limits{MaxAssetBytes: limits.MaxAssetBytes, MaxConcurrentRenders: limits.MaxConcurrent},
-	})
-	if err != nil {
+	}
+	if s.contract, err = contract.New(settings); err != nil {
 		return nil, fmt.Errorf("make the MCP contract: %w", err)
+	}
+	settings.Dialect = videorender.Dialect()
+	if s.older, err = contract.New(settings); err != nil {
+		return nil, errors.Join(fmt.Errorf("make the video_render contract: %w", err), s.contract.Close())
 	}
 	a := &auth.Authenticator{Fail: func(w http.ResponseWriter, r *http.Request, err error) { httpapi.Fail(s.contract, w, r, err) }}
 	if c.KeysFile != "" {
@@ -78,8 +87,10 @@ func newServer(c Config, f facade, with shared, bound string) (*server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make sessions: %w", err)
 	}
-	s.mux.Handle("/mcp", a.Middleware(s.sessions.Handler("/mcp", a.ScopeGate(contract.RequestScopes,
-		func(need []string) error { return contract.InsufficientScope(need, s.contract.Endpoint()) }, s.mcp()))))
+	for _, endpoint := range s.endpoints() {
+		s.mux.Handle(endpoint.Path(), a.Middleware(s.sessions.Handler(endpoint.Path(), a.ScopeGate(endpoint.RequestScopes,
+			func(need []string) error { return contract.InsufficientScope(need, endpoint.Endpoint()) }, mcpHandler(endpoint)))))
+	}
 	guarded, err := auth.Guard(public, s.mux)
 	if err != nil {
 		return nil, fmt.Errorf("guard against other sites: %w", err)
@@ -95,9 +106,23 @@ func newServer(c Config, f facade, with shared, bound string) (*server, error) {
 	return s, nil
 }
 
-// mcp hands requests to the MCP handler with what it needs to know of them.
-func (s *server) mcp() http.Handler {
-	next := s.contract.Handler()
+// endpoints are the MCP contracts that are served.
+func (s *server) endpoints() []*contract.Service { return []*contract.Service{s.contract, s.older} }
+
+// closeEndpoints ends the streams of all MCP clients and waits for them.
+func (s *server) closeEndpoints() error {
+	var wg sync.WaitGroup
+	errs := make([]error, len(s.endpoints()))
+	for i, endpoint := range s.endpoints() {
+		wg.Go(func() { errs[i] = endpoint.Close() })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// mcpHandler hands requests to an MCP handler with what it needs to know of them.
+func mcpHandler(endpoint *contract.Service) http.Handler {
+	next := endpoint.Handler()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		req, _ := auth.RequestFrom(r.Context())
 		r = r.WithContext(mcptask.WithPrincipal(r.Context(), req))

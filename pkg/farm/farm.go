@@ -98,7 +98,11 @@ type View struct {
 // Submission is a request for a render.
 type Submission struct {
 	Request render.Request
-	Trace   render.TraceContext
+	// IdempotencyWindow is how long the request's key stands for its render.
+	// Keys of different windows are different keys. Defaults to
+	// render.IdempotencyWindow.
+	IdempotencyWindow time.Duration
+	Trace             render.TraceContext
 }
 
 // Validation is what a render request would become.

@@ -1,6 +1,7 @@
 package farm
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -26,7 +27,8 @@ func (f *Farm) Submit(ctx context.Context, tenant render.Tenant, s Submission) (
 	}
 	ctx, cancel := detached(ctx)
 	defer cancel()
-	sub := &submission{farm: f, tenant: tenant, spec: spec, trace: s.Trace, id: render.NewID()}
+	sub := &submission{farm: f, tenant: tenant, spec: spec, trace: s.Trace, id: render.NewID(),
+		window: cmp.Or(s.IdempotencyWindow, render.IdempotencyWindow)}
 	if s.Request.IdempotencyKey != nil {
 		if err := sub.bind(ctx, *s.Request.IdempotencyKey); err != nil {
 			return nil, false, err
@@ -62,6 +64,7 @@ type submission struct {
 	spec    render.Spec
 	trace   render.TraceContext
 	id      render.ID
+	window  time.Duration
 	keyHash string
 	binding ledger.Binding
 	found   *render.Record
@@ -76,12 +79,15 @@ func (s *submission) bind(ctx context.Context, key string) error {
 	}
 	mac := hmac.New(sha256.New, secret)
 	mac.Write([]byte(s.tenant.Key() + "\x00" + key))
+	if s.window != render.IdempotencyWindow {
+		mac.Write([]byte("\x00" + s.window.String()))
+	}
 	s.keyHash = hex.EncodeToString(mac.Sum(nil))
 	return s.rebind(ctx)
 }
 
 func (s *submission) rebind(ctx context.Context) error {
-	got, created, err := s.farm.stores.Ledger.Bind(ctx, s.tenant, s.keyHash, ledger.Binding{Task: s.id, SpecHash: s.spec.Hash()}, render.IdempotencyWindow)
+	got, created, err := s.farm.stores.Ledger.Bind(ctx, s.tenant, s.keyHash, ledger.Binding{Task: s.id, SpecHash: s.spec.Hash()}, s.window)
 	if err != nil {
 		return unavailable("bind the idempotency key", err)
 	}

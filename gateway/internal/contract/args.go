@@ -42,7 +42,7 @@ func (a arguments) open(raw json.RawMessage, known []string) arguments {
 	}
 	for _, k := range sortedKeys(a.raw) {
 		if !slices.Contains(known, k) {
-			shown := a.prefix + clip(k, 64)
+			shown := a.prefix + Clip(k, 64)
 			a.fail(render.InvalidField(shown, "", fmt.Sprintf("There is no argument %s; remove it. Known are %s.", shown, a.prefix+strings.Join(known, ", "+a.prefix))))
 		}
 	}
@@ -254,8 +254,8 @@ func loneSurrogate(raw []byte) bool {
 	return false
 }
 
-// clip shortens a caller's text for a message and keeps it printable.
-func clip(s string, most int) string {
+// Clip shortens a caller's text for a message and keeps it printable.
+func Clip(s string, most int) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == utf8.RuneError {
 			return '?'

@@ -68,9 +68,9 @@ type capabilityError struct {
 	Meaning   string         `json:"meaning"`
 }
 
-// capabilityDocument is vidforge://capabilities. The summary is a subset of the
+// Capabilities is vidforge://capabilities. The summary is a subset of the
 // full one.
-type capabilityDocument struct {
+type Capabilities struct {
 	Server        serverInfo `json:"server"`
 	Does          []string   `json:"does"`
 	DoesNot       []string   `json:"does_not"`
@@ -108,10 +108,10 @@ type negotiated struct {
 	Fallbacks map[string]string `json:"fallbacks"`
 }
 
-func (s *Service) capabilities(c mcptask.Caller, full bool) capabilityDocument {
-	d := capabilityDocument{
+func (s *Service) capabilities(c mcptask.Caller, full bool) Capabilities {
+	d := Capabilities{
 		Server: serverInfo{
-			Name: "vidforge", Version: s.cfg.Version, Fingerprint: s.fingerprint, Transport: "streamable-http", Summary: summary,
+			Name: s.dialect.Name, Version: s.cfg.Version, Fingerprint: s.fingerprint, Transport: "streamable-http", Summary: summary,
 			SpecTarget: specTarget{
 				Revisions:  []string{mcptask.Version20260728, mcptask.Version20251125, mcptask.Version20250618, mcptask.Version20250326},
 				Extensions: []string{mcptask.ExtensionID},
@@ -133,7 +133,7 @@ func (s *Service) capabilities(c mcptask.Caller, full bool) capabilityDocument {
 	}
 	d.Limits.Limits = s.cfg.Limits
 	d.Limits.MaxWatermarkText, d.Limits.MaxNote, d.Limits.MaxIdempotencyKey = render.MaxWatermarkText, maxNote, render.MaxIdempotencyKey
-	d.Limits.IdempotencyWindowMS, d.Limits.MaxInlineVideoBytes = render.IdempotencyWindow.Milliseconds(), maxInlineVideo
+	d.Limits.IdempotencyWindowMS, d.Limits.MaxInlineVideoBytes = s.dialect.IdempotencyWindow.Milliseconds(), maxInlineVideo
 	if !full {
 		return d
 	}
@@ -143,6 +143,16 @@ func (s *Service) capabilities(c mcptask.Caller, full bool) capabilityDocument {
 		d.Errors = append(d.Errors, capabilityError{e.Code, e.Temporary, e.Carrier, e.Meaning})
 	}
 	return d
+}
+
+// With returns a copy whose prose went through text.
+func (n *negotiated) With(text func(string) string) *negotiated {
+	out := *n
+	out.Fallbacks = map[string]string{}
+	for k, v := range n.Fallbacks {
+		out.Fallbacks[k] = text(v)
+	}
+	return &out
 }
 
 func (s *Service) negotiated(c mcptask.Caller) *negotiated {
@@ -158,7 +168,7 @@ func (s *Service) negotiated(c mcptask.Caller) *negotiated {
 		client["elicitation"] = modes
 	}
 	return &negotiated{
-		Server: map[string]any{"tools": true, "resources": []string{"subscribe", "listChanged"}, "completions": true, "extensions": []string{mcptask.ExtensionID}},
+		Server: map[string]any{"tools": true, "resources": []string{"subscribe", "listChanged"}, "completions": s.dialect.Complete, "extensions": []string{mcptask.ExtensionID}},
 		Client: client,
 		Fallbacks: map[string]string{
 			"no_tasks":               "The render tool answers status accepted; poll " + ToolStatus + ", end with " + ToolCancel + ".",
@@ -195,7 +205,7 @@ func detailArgument(raw json.RawMessage) (full bool, err error) {
 	case *detail == "full":
 		return true, nil
 	default:
-		return false, render.InvalidField("detail", clip(*detail, 64), "detail must be one of summary, full.")
+		return false, render.InvalidField("detail", Clip(*detail, 64), "detail must be one of summary, full.")
 	}
 }
 
@@ -204,13 +214,13 @@ func (s *Service) capabilitiesTool(_ context.Context, in *call) (*mcp.CallToolRe
 	if err != nil {
 		return nil, err
 	}
-	return structured(s.capabilities(in.caller, full))
+	return Structured(s.capabilities(in.caller, full))
 }
 
-func (s *Service) renderSchema() json.RawMessage {
+func renderSchema() json.RawMessage {
 	for _, t := range toolSpecs() {
 		if t.name == ToolRender {
-			return schema(t.input, t.required)
+			return Schema(t.input, t.required)
 		}
 	}
 	return nil
@@ -219,13 +229,25 @@ func (s *Service) renderSchema() json.RawMessage {
 // makeFingerprint hashes everything that an agent can plan against, without
 // what differs between tenants or deployments.
 func (s *Service) makeFingerprint() (string, error) {
-	bare := Service{cfg: Config{Version: s.cfg.Version}}
-	doc := bare.capabilities(mcptask.Caller{}, true)
-	raw, err := json.Marshal(map[string]any{
-		"tools": s.tools, "resources": s.staticResources(), "templates": s.templates(), "instructions": instructions, "guide": guide,
-		"capabilities": doc, "completions": []string{templateVideo + " ext", templateAsset + " asset_id"},
-		"input_requests": []string{keyForm, keyURL},
-	})
+	bare := Service{cfg: Config{Version: s.cfg.Version}, dialect: s.dialect}
+	d, doc := s.dialect, bare.capabilities(mcptask.Caller{}, true)
+	surface := map[string]any{
+		"templates": d.Templates, "instructions": d.Instructions, "input_requests": []string{keyForm, keyURL},
+	}
+	if d.Complete {
+		surface["completions"] = []string{templateVideo + " ext", templateAsset + " asset_id"}
+	}
+	for _, t := range d.Tools {
+		surface["tool "+t.Name] = t.Tool
+	}
+	for _, r := range d.Resources {
+		text, err := r.Read(doc)
+		if err != nil {
+			return "", fmt.Errorf("encode %s: %w", r.URI, err)
+		}
+		surface["resource "+r.URI] = []any{r.Resource, text}
+	}
+	raw, err := json.Marshal(surface)
 	if err != nil {
 		return "", fmt.Errorf("encode surface: %w", err)
 	}
@@ -239,5 +261,5 @@ func (s *Service) makeFingerprint() (string, error) {
 		return "", fmt.Errorf("encode surface: %w", err)
 	}
 	sum := sha256.Sum256(raw)
-	return "vidforge@" + s.cfg.Version + "+" + hex.EncodeToString(sum[:])[:7], nil
+	return d.Name + "@" + s.cfg.Version + "+" + hex.EncodeToString(sum[:])[:7], nil
 }

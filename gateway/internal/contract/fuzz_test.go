@@ -63,9 +63,9 @@ func FuzzParseResource(f *testing.F) {
 		if !ok {
 			return
 		}
-		again := map[resourceKind]string{
-			kindVideo: r.id.VideoURI(render.Format(r.ext)), kindPreview: r.id.PreviewURI(), kindLog: r.id.LogURI(), kindAsset: r.asset.URI(),
-		}[r.kind]
+		again := map[ResourceKind]string{
+			KindVideo: r.ID.VideoURI(render.Format(r.Ext)), KindPreview: r.ID.PreviewURI(), KindLog: r.ID.LogURI(), KindAsset: r.Asset.URI(),
+		}[r.Kind]
 		if again != uri {
 			t.Errorf("%q parses as %q", uri, again)
 		}

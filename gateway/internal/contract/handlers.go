@@ -28,7 +28,7 @@ func (s *Service) renderTool(ctx context.Context, c mcptask.Caller, req *mcp.Cal
 		if err != nil {
 			return nil, nil, err
 		}
-		v, _, err := s.cfg.Farm.Submit(ctx, in.Tenant, farm.Submission{Request: r, Trace: telemetry.TraceOf(ctx)})
+		v, _, err := s.cfg.Farm.Submit(ctx, in.Tenant, farm.Submission{Request: r, IdempotencyWindow: s.dialect.IdempotencyWindow, Trace: telemetry.TraceOf(ctx)})
 		if err != nil {
 			return nil, nil, err
 		}
@@ -47,7 +47,7 @@ func (s *Service) renderTool(ctx context.Context, c mcptask.Caller, req *mcp.Cal
 			return nil, nil, cancelledError()
 		default:
 		}
-		res, err := structured(accepted{
+		res, err := Structured(accepted{
 			Status: "accepted", RenderID: v.Record.ID, State: v.Record.State, PollAfterMS: pollInterval(v).Milliseconds(),
 			LogURI: v.Record.ID.LogURI(), ExpiresAt: timestamp(v.Record.Expires()), FollowUp: s.acceptedCall(v),
 		})
@@ -57,7 +57,7 @@ func (s *Service) renderTool(ctx context.Context, c mcptask.Caller, req *mcp.Cal
 
 // success is the result of a finished render.
 func (s *Service) success(ctx context.Context, rec *render.Record) (*mcp.CallToolResult, error) {
-	return structured(success{Status: "completed", RenderID: rec.ID, ExpiresAt: timestamp(rec.Expires()), video: s.video(ctx, rec)}, videoLink(rec))
+	return Structured(success{Status: "completed", RenderID: rec.ID, ExpiresAt: timestamp(rec.Expires()), video: s.video(ctx, rec)}, videoLink(rec))
 }
 
 // videoLink points at the finished video.
@@ -112,7 +112,7 @@ func (s *Service) status(ctx context.Context, in *call) (*mcp.CallToolResult, er
 		}
 	default:
 	}
-	return structured(s.Status(ctx, v), more...)
+	return Structured(s.Status(ctx, v), more...)
 }
 
 // previewImage is the preview as an image block, nil when it cannot be read:
@@ -191,7 +191,7 @@ func (s *Service) approve(ctx context.Context, in *call) (*mcp.CallToolResult, e
 	case !a.approved:
 		out.FollowUp = repair(failureOf(v.Record), failure{tool: in.tool, record: v.Record})
 	}
-	return structured(out)
+	return Structured(out)
 }
 
 func decisionWord(approved bool) string {
@@ -214,7 +214,7 @@ func (s *Service) cancel(ctx context.Context, in *call) (*mcp.CallToolResult, er
 	if !v.Record.State.Terminal() {
 		state = "cancelling"
 	}
-	return structured(struct {
+	return Structured(struct {
 		RenderID     render.ID `json:"render_id"`
 		Acknowledged bool      `json:"acknowledged"`
 		State        string    `json:"state"`
@@ -258,7 +258,7 @@ func (s *Service) validate(ctx context.Context, in *call) (*mcp.CallToolResult, 
 		seconds := round3(v.Estimate.Seconds())
 		out.EstimatedSeconds = &seconds
 	}
-	return structured(out)
+	return Structured(out)
 }
 
 func probeArgument(raw json.RawMessage) (render.AssetID, error) {
@@ -292,7 +292,7 @@ func (s *Service) probe(ctx context.Context, in *call) (*mcp.CallToolResult, err
 	if err != nil {
 		return nil, err
 	}
-	return structured(out)
+	return Structured(out)
 }
 
 // assetField names the argument in an error of the farm, which knows none.

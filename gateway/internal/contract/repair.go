@@ -12,10 +12,12 @@ import (
 // failure is where an error happened: what the caller asked for and, when it is
 // known, the render that it concerns.
 type failure struct {
-	tool   string          // "" outside tools/call
-	raw    json.RawMessage // the arguments as sent
-	record *render.Record
-	id     render.ID // when only the id is known
+	tool string          // "" outside tools/call
+	raw  json.RawMessage // the arguments as sent
+	// corrected: what was wrong with the arguments is left out already.
+	corrected bool
+	record    *render.Record
+	id        render.ID // when only the id is known
 	// approvalURL is the page on which a person decides.
 	approvalURL string
 }
@@ -222,6 +224,13 @@ func fixedCall(e *render.Error, f failure) *NextStep {
 	var args map[string]any
 	if json.Unmarshal(f.raw, &args) != nil || args == nil {
 		return nil
+	}
+	if f.corrected {
+		err := check(f.tool, f.raw)
+		if err == nil {
+			return &NextStep{Step: "retry_with_corrected_arguments", Tool: f.tool, Arguments: args}
+		}
+		e = render.AsError(err)
 	}
 	alternative := ""
 	for range maxFixes {

@@ -35,14 +35,15 @@ const (
 	immutableTTL = time.Hour
 )
 
-// kind of a resource below the templates.
-type resourceKind string
+// ResourceKind is what a resource below the templates is.
+type ResourceKind string
 
+// Kinds of resources.
 const (
-	kindVideo   resourceKind = "video"
-	kindPreview resourceKind = "preview"
-	kindLog     resourceKind = "log"
-	kindAsset   resourceKind = "asset"
+	KindVideo   ResourceKind = "video"
+	KindPreview ResourceKind = "preview"
+	KindLog     ResourceKind = "log"
+	KindAsset   ResourceKind = "asset"
 )
 
 var (
@@ -50,49 +51,60 @@ var (
 	renderPattern = regexp.MustCompile(`^vidforge://renders/([^/]+)/(watermark-preview\.png|log)$`)
 )
 
-// resource is a parsed resource URI.
-type resource struct {
-	kind  resourceKind
-	id    render.ID
-	asset render.AssetID
-	ext   string
+// Resource is a parsed resource URI.
+type Resource struct {
+	Kind  ResourceKind
+	ID    render.ID      // of the render, unless it is an asset
+	Asset render.AssetID // of an asset
+	// Ext is the format that a video must have; "" is the one that it has.
+	Ext string
 }
 
 // parseResource takes a URI apart. ok is false for everything that cannot be
 // one of ours.
-func parseResource(uri string) (r resource, ok bool) {
+func parseResource(uri string) (r Resource, ok bool) {
 	if asset, ok := render.ParseAssetURI(uri); ok {
-		return resource{kind: kindAsset, asset: asset}, true
+		return Resource{Kind: KindAsset, Asset: asset}, true
 	}
 	if m := videoPattern.FindStringSubmatch(uri); m != nil {
-		r.kind, r.ext = kindVideo, m[2]
-		r.id, ok = render.ParseID(m[1])
+		r.Kind, r.Ext = KindVideo, m[2]
+		r.ID, ok = render.ParseID(m[1])
 		return r, ok
 	}
 	if m := renderPattern.FindStringSubmatch(uri); m != nil {
-		r.kind = kindLog
+		r.Kind = KindLog
 		if m[2] != "log" {
-			r.kind = kindPreview
+			r.Kind = KindPreview
 		}
-		r.id, ok = render.ParseID(m[1])
+		r.ID, ok = render.ParseID(m[1])
 		return r, ok
 	}
-	return resource{}, false
+	return Resource{}, false
 }
 
-func (s *Service) staticResources() []*mcp.Resource {
+// staticResources are what is always there.
+func staticResources() []StaticResource {
 	user := &mcp.Annotations{Audience: []mcp.Role{"assistant"}, Priority: 0.5}
-	return []*mcp.Resource{
-		{URI: uriCapabilities, Name: "capabilities", Title: "What vidforge does", MIMEType: "application/json", Annotations: user,
+	doc := func(r *mcp.Resource, read func(Capabilities) (string, error)) StaticResource {
+		return StaticResource{r, read}
+	}
+	return []StaticResource{
+		doc(&mcp.Resource{URI: uriCapabilities, Name: "capabilities", Title: "What vidforge does", MIMEType: "application/json", Annotations: user,
 			Description: "What the server does and does not do, its limits, tasks, approvals and every error code. The same as " + ToolCapabilities + " with detail full."},
-		{URI: uriGuide, Name: "guide", Title: "How to author a render", MIMEType: "text/markdown", Annotations: user,
+			func(c Capabilities) (string, error) {
+				raw, err := encode(c)
+				return string(raw), err
+			}),
+		doc(&mcp.Resource{URI: uriGuide, Name: "guide", Title: "How to author a render", MIMEType: "text/markdown", Annotations: user,
 			Description: "How to upload, choose format, resolution and watermark, decide on a preview, and fetch the video."},
-		{URI: uriSchema, Name: "render-schema", Title: "Schema of a render request", MIMEType: "application/schema+json", Annotations: user,
+			func(Capabilities) (string, error) { return guide, nil }),
+		doc(&mcp.Resource{URI: uriSchema, Name: "render-schema", Title: "Schema of a render request", MIMEType: "application/schema+json", Annotations: user,
 			Description: "The input schema of " + ToolRender + "."},
+			func(Capabilities) (string, error) { return string(renderSchema()), nil }),
 	}
 }
 
-func (s *Service) templates() []*mcp.ResourceTemplate {
+func templates() []*mcp.ResourceTemplate {
 	return []*mcp.ResourceTemplate{
 		{URITemplate: templateVideo, Name: "video", Title: "Rendered video",
 			Description: "The finished video. Up to 8 MiB come as bytes; a larger one as a text/uri-list entry with a download URL that expires."},
@@ -106,29 +118,25 @@ func (s *Service) templates() []*mcp.ResourceTemplate {
 }
 
 func (s *Service) addResources(srv *mcp.Server) {
-	for _, r := range s.staticResources() {
-		srv.AddResource(r, s.readStatic)
+	for _, r := range s.dialect.Resources {
+		srv.AddResource(r.Resource, s.readStatic)
 	}
-	for _, t := range s.templates() {
+	for _, t := range s.dialect.Templates {
 		srv.AddResourceTemplate(t, s.readResource)
 	}
 }
 
 func (s *Service) readStatic(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
-	uri := req.Params.URI
-	text, mime := guide, "text/markdown"
-	switch uri {
-	case uriSchema:
-		text, mime = string(s.renderSchema()), "application/schema+json"
-	case uriCapabilities:
-		c, _ := mcptask.CallerFrom(ctx)
-		raw, err := encode(s.capabilities(c, true))
-		if err != nil {
-			return nil, fmt.Errorf("encode capabilities: %w", err)
-		}
-		text, mime = string(raw), "application/json"
+	r, ok := s.dialect.static(req.Params.URI)
+	if !ok {
+		return nil, resourceNotFound()
 	}
-	return s.contents(immutableTTL, &mcp.ResourceContents{URI: uri, MIMEType: mime, Text: text}), nil
+	c, _ := mcptask.CallerFrom(ctx)
+	text, err := r.Read(s.capabilities(c, true))
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", r.URI, err)
+	}
+	return s.contents(immutableTTL, &mcp.ResourceContents{URI: r.URI, MIMEType: r.MIMEType, Text: text}), nil
 }
 
 func (s *Service) contents(ttl time.Duration, c *mcp.ResourceContents) *mcp.ReadResourceResult {
@@ -167,8 +175,8 @@ func (s *Service) resourceError(ctx context.Context, c mcptask.Caller, uri strin
 		e = render.Errorf(render.CodeResourceNotReady, render.BlameCaller, "%s", e.Message)
 	}
 	f := failure{}
-	if p, ok := parseResource(uri); ok && e.Code == render.CodeResourceNotReady {
-		f.id = p.id
+	if p, ok := s.dialect.Parse(uri); ok && e.Code == render.CodeResourceNotReady {
+		f.id = p.ID
 	}
 	env := s.envelopeFor(ctx, r.ID, e, f)
 	env.ResourceURI = uri
@@ -185,24 +193,24 @@ func (o *otherFormatError) Error() string { return "the video is " + o.uri }
 
 func (s *Service) read(ctx context.Context, c mcptask.Caller, uri string) (*mcp.ReadResourceResult, error) {
 	r, _ := c.Principal.(auth.Request)
-	p, ok := parseResource(uri)
+	p, ok := s.dialect.Parse(uri)
 	if !ok || r.Tenant == "" {
 		return nil, resourceNotFound()
 	}
 	if !r.HasAny(requiredScopes(ToolStatus)...) {
-		return nil, InsufficientScope(requiredScopes(ToolStatus), s.publicURL("/mcp"))
+		return nil, InsufficientScope(requiredScopes(ToolStatus), s.Endpoint())
 	}
-	switch p.kind {
-	case kindAsset:
-		return s.readAsset(ctx, r.Tenant, p.asset, uri)
-	case kindLog:
-		text, err := s.cfg.Farm.Log(ctx, r.Tenant, p.id)
+	switch p.Kind {
+	case KindAsset:
+		return s.readAsset(ctx, r.Tenant, p.Asset, uri)
+	case KindLog:
+		text, err := s.cfg.Farm.Log(ctx, r.Tenant, p.ID)
 		if err != nil {
 			return nil, err
 		}
 		return s.contents(0, &mcp.ResourceContents{URI: uri, MIMEType: "text/plain", Text: text}), nil
-	case kindPreview:
-		b, err := s.preview(ctx, r.Tenant, p.id, maxPreviewPixels)
+	case KindPreview:
+		b, err := s.preview(ctx, r.Tenant, p.ID, maxPreviewPixels)
 		if err != nil {
 			return nil, err
 		}
@@ -228,15 +236,15 @@ func (s *Service) readAsset(ctx context.Context, tenant render.Tenant, id render
 	return s.contents(min(immutableTTL, max(0, a.Expires.Sub(s.cfg.Now()))), &mcp.ResourceContents{URI: uri, MIMEType: "application/json", Text: string(raw)}), nil
 }
 
-func (s *Service) readVideo(ctx context.Context, tenant render.Tenant, p resource, uri string) (*mcp.ReadResourceResult, error) {
-	v, err := s.cfg.Farm.Get(ctx, tenant, p.id)
+func (s *Service) readVideo(ctx context.Context, tenant render.Tenant, p Resource, uri string) (*mcp.ReadResourceResult, error) {
+	v, err := s.cfg.Farm.Get(ctx, tenant, p.ID)
 	if err != nil {
 		return nil, err
 	}
-	if f := v.Record.Spec.Format; p.ext != string(f) {
-		return nil, resourceNotFound().WithCause(&otherFormatError{p.id.VideoURI(f)})
+	if f := v.Record.Spec.Format; p.Ext != "" && p.Ext != string(f) {
+		return nil, resourceNotFound().WithCause(&otherFormatError{p.ID.VideoURI(f)})
 	}
-	c, err := s.cfg.Farm.Video(ctx, tenant, p.id)
+	c, err := s.cfg.Farm.Video(ctx, tenant, p.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -365,22 +373,20 @@ func (s *Service) subscribe(ctx context.Context, req *mcp.SubscribeRequest) erro
 	c, _ := mcptask.CallerFrom(ctx)
 	r, _ := c.Principal.(auth.Request)
 	uri := req.Params.URI
-	for _, static := range s.staticResources() {
-		if uri == static.URI {
-			return nil
-		}
+	if _, ok := s.dialect.static(uri); ok {
+		return nil
 	}
-	p, ok := parseResource(uri)
+	p, ok := s.dialect.Parse(uri)
 	if !ok || r.Tenant == "" || !r.HasAny(requiredScopes(ToolStatus)...) {
 		return s.resourceError(ctx, c, uri, resourceNotFound())
 	}
-	if p.kind == kindAsset {
-		if _, err := s.cfg.Farm.Asset(ctx, r.Tenant, p.asset); err != nil {
+	if p.Kind == KindAsset {
+		if _, err := s.cfg.Farm.Asset(ctx, r.Tenant, p.Asset); err != nil {
 			return s.resourceError(ctx, c, uri, err)
 		}
 		return nil
 	}
-	v, err := s.cfg.Farm.Get(ctx, r.Tenant, p.id)
+	v, err := s.cfg.Farm.Get(ctx, r.Tenant, p.ID)
 	if err != nil {
 		return s.resourceError(ctx, c, uri, err)
 	}
@@ -397,7 +403,7 @@ func (s *Service) subscribe(ctx context.Context, req *mcp.SubscribeRequest) erro
 	wctx, cancel := context.WithCancel(s.watches.ctx)
 	w := &watch{refs: 1, cancel: cancel}
 	s.watches.live[key] = w
-	seen := resourceVersion(p.kind, v)
+	seen := resourceVersion(p.Kind, v)
 	s.watches.wg.Go(func() {
 		defer cancel()
 		s.watchResource(wctx, key, p, seen)
@@ -428,9 +434,9 @@ func (s *Service) unsubscribe(ctx context.Context, req *mcp.UnsubscribeRequest) 
 
 // watchResource announces a resource's changes until the render has ended or
 // ctx has.
-func (s *Service) watchResource(ctx context.Context, key watchKey, p resource, seen string) {
-	err := s.cfg.Farm.Watch(ctx, key.tenant, p.id, func(v *farm.View) error {
-		now := resourceVersion(p.kind, v)
+func (s *Service) watchResource(ctx context.Context, key watchKey, p Resource, seen string) {
+	err := s.cfg.Farm.Watch(ctx, key.tenant, p.ID, func(v *farm.View) error {
+		now := resourceVersion(p.Kind, v)
 		if now == seen {
 			return nil
 		}
@@ -441,17 +447,17 @@ func (s *Service) watchResource(ctx context.Context, key watchKey, p resource, s
 		return nil
 	})
 	if err != nil && ctx.Err() == nil {
-		s.cfg.Logger.WarnContext(ctx, "watch resource", "render_id", p.id, "error", err)
+		s.cfg.Logger.WarnContext(ctx, "watch resource", "render_id", p.ID, "error", err)
 	}
 }
 
 // resourceVersion differs when what a read would give differs.
-func resourceVersion(k resourceKind, v *farm.View) string {
+func resourceVersion(k ResourceKind, v *farm.View) string {
 	rec := v.Record
 	switch k {
-	case kindPreview:
+	case KindPreview:
 		return fmt.Sprint(rec.Preview != nil, rec.Preview == nil && rec.State.Terminal())
-	case kindVideo:
+	case KindVideo:
 		return fmt.Sprint(rec.Output != nil, rec.State.Terminal())
 	default:
 		return fmt.Sprint(rec.State, rec.Step, rec.Generation, v.Progress.LogTail)

@@ -48,6 +48,8 @@ type Config struct {
 	PublicURL string
 	// Limits that clients are told.
 	Limits Limits
+	// Dialect that is spoken. Nil: the contract of this package.
+	Dialect *Dialect
 	// Now is the clock. Defaults to time.Now.
 	Now func() time.Time
 	// Logger defaults to slog.Default().
@@ -66,7 +68,7 @@ type Limits struct {
 // once.
 type Service struct {
 	cfg         Config
-	tools       []*mcp.Tool
+	dialect     *Dialect
 	fingerprint string
 	handler     *mcptask.Handler
 	watches     watches
@@ -81,11 +83,11 @@ func New(c Config) (*Service, error) {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	s := &Service{cfg: c, previews: newPreviews()}
-	s.watches.init()
-	for _, t := range toolSpecs() {
-		s.tools = append(s.tools, t.tool())
+	if c.Dialect == nil {
+		c.Dialect = native()
 	}
+	s := &Service{cfg: c, dialect: c.Dialect, previews: newPreviews()}
+	s.watches.init()
 	fp, err := s.makeFingerprint()
 	if err != nil {
 		return nil, err
@@ -97,7 +99,7 @@ func New(c Config) (*Service, error) {
 	return s, nil
 }
 
-// Handler serves POST /mcp. Requests need an auth.Request in their context, put
+// Handler serves the endpoint. Requests need an auth.Request in their context, put
 // there by mcptask.WithPrincipal.
 func (s *Service) Handler() *mcptask.Handler { return s.handler }
 
@@ -116,11 +118,11 @@ func (s *Service) Close() error {
 
 func (s *Service) options() mcptask.Options {
 	o := mcptask.Options{
-		Implementation:    &mcp.Implementation{Name: "vidforge", Title: "vidforge video render farm", Version: s.cfg.Version},
+		Implementation:    &mcp.Implementation{Name: s.dialect.Name, Title: s.dialect.Title, Version: s.cfg.Version},
 		Store:             store{s},
 		Configure:         s.configure,
-		ToolOrder:         toolOrder(),
-		SurfaceMeta:       map[string]any{"com.vidforge/fingerprint": s.fingerprint},
+		ToolOrder:         s.dialect.names(),
+		SurfaceMeta:       map[string]any{s.dialect.Namespace + "/fingerprint": s.fingerprint},
 		CacheTTL:          time.Hour,
 		CacheScope:        "private",
 		MapError:          s.mapError,
@@ -138,8 +140,7 @@ func (s *Service) options() mcptask.Options {
 	}
 	o.CrossOrigin.AddInsecureBypassPattern("/") //nolint:gosec // as above: auth.Guard checks origins
 	o.Server = mcp.ServerOptions{
-		Instructions:       instructions,
-		CompletionHandler:  s.complete,
+		Instructions:       s.dialect.Instructions,
 		SubscribeHandler:   s.subscribe,
 		UnsubscribeHandler: s.unsubscribe,
 		Capabilities: &mcp.ServerCapabilities{
@@ -147,10 +148,11 @@ func (s *Service) options() mcptask.Options {
 			Resources: &mcp.ResourceCapabilities{Subscribe: true, ListChanged: true},
 		},
 	}
-	for _, t := range s.tools {
-		if t.Name == ToolRender {
-			o.Tools = []mcptask.TaskTool{{Tool: t, Handle: s.renderTool}}
-		}
+	if s.dialect.Complete {
+		o.Server.CompletionHandler = s.complete
+	}
+	if t, ok := s.dialect.as(ToolRender); ok {
+		o.Tools = []mcptask.TaskTool{{Tool: t.Tool, Handle: s.renderTool}}
 	}
 	return o
 }
@@ -160,12 +162,12 @@ func (s *Service) configure(srv *mcp.Server) {
 		ToolStatus: s.status, ToolApprove: s.approve, ToolCancel: s.cancel,
 		ToolValidate: s.validate, ToolProbe: s.probe, ToolCapabilities: s.capabilitiesTool,
 	}
-	for _, t := range s.tools {
-		fn, ok := handlers[t.Name]
+	for _, t := range s.dialect.Tools {
+		fn, ok := handlers[t.As]
 		if !ok {
 			continue // the render tool is mcptask's
 		}
-		srv.AddTool(t, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		srv.AddTool(t.Tool, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 			c, _ := mcptask.CallerFrom(ctx)
 			res, _, err := s.run(ctx, c, req, func(ctx context.Context, in *call) (*mcp.CallToolResult, *mcptask.Task, error) {
 				res, err := fn(ctx, in)
@@ -181,8 +183,12 @@ func (s *Service) configure(srv *mcp.Server) {
 type call struct {
 	auth.Request
 	caller mcptask.Caller
-	tool   string
-	raw    json.RawMessage
+	// name is the tool's for clients, tool the one of this package.
+	name, tool string
+	// raw are the arguments for tool. corrected: what was wrong with them is
+	// left out already.
+	raw       json.RawMessage
+	corrected bool
 	// about is the render that the call concerns, for repairs.
 	record *render.Record
 	id     render.ID
@@ -193,7 +199,11 @@ type toolFunc func(ctx context.Context, in *call) (*mcp.CallToolResult, error)
 // run is around every tool call: who calls and whether they may, the span, the
 // error envelope, and what older versions cannot read.
 func (s *Service) run(ctx context.Context, c mcptask.Caller, req *mcp.CallToolRequest, fn func(context.Context, *call) (*mcp.CallToolResult, *mcptask.Task, error)) (res *mcp.CallToolResult, task *mcptask.Task, err error) {
-	in := &call{caller: c, tool: req.Params.Name, raw: req.Params.Arguments}
+	t, ok := s.dialect.tool(req.Params.Name)
+	if !ok {
+		return nil, nil, fmt.Errorf("%w: %s", errNoSuchTool, req.Params.Name)
+	}
+	in := &call{caller: c, name: t.Name, tool: t.As, raw: req.Params.Arguments}
 	in.Request, _ = c.Principal.(auth.Request)
 	if len(in.raw) == 0 {
 		in.raw = json.RawMessage("{}")
@@ -205,9 +215,16 @@ func (s *Service) run(ctx context.Context, c mcptask.Caller, req *mcp.CallToolRe
 			return errors.New("a request without a principal")
 		}
 		if need := requiredScopes(in.tool); !in.HasAny(need...) {
-			return InsufficientScope(need, s.publicURL("/mcp"))
+			return InsufficientScope(need, s.Endpoint())
 		}
-		res, task, err = fn(ctx, in)
+		if in.raw, err = t.Arguments(in.raw); err != nil {
+			in.corrected = true
+			return err
+		}
+		if res, task, err = fn(ctx, in); err != nil || res == nil {
+			return err
+		}
+		res, err = t.Result(c, res)
 		return err
 	})
 	if id := (failure{record: in.record, id: in.id}).renderID(); id != "" {
@@ -217,7 +234,7 @@ func (s *Service) run(ctx context.Context, c mcptask.Caller, req *mcp.CallToolRe
 		e := render.AsError(err)
 		span.SetStatus(codes.Error, string(e.Code))
 		span.SetAttributes(attribute.String("error.type", string(e.Code)))
-		f := failure{tool: in.tool, raw: in.raw, record: in.record, id: in.id}
+		f := failure{tool: in.tool, raw: in.raw, corrected: in.corrected, record: in.record, id: in.id}
 		if id := f.renderID(); id != "" {
 			f.approvalURL = s.ApprovalURL(id)
 		}
@@ -253,14 +270,14 @@ func InsufficientScope(need []string, resource string) *render.Error {
 func (s *Service) startSpan(ctx context.Context, in *call) (context.Context, trace.Span) {
 	opts := []trace.SpanStartOption{
 		trace.WithSpanKind(trace.SpanKindInternal),
-		trace.WithAttributes(attribute.String("mcp.method.name", "tools/call"), attribute.String("gen_ai.tool.name", in.tool)),
+		trace.WithAttributes(attribute.String("mcp.method.name", "tools/call"), attribute.String("gen_ai.tool.name", in.name)),
 	}
 	ctx = trace.ContextWithSpanContext(ctx, in.Span)
 	own := telemetry.Extract(ctx, telemetry.MetaCarrier(in.caller.Meta))
 	if in.Span.IsValid() && !trace.SpanContextFromContext(own).Equal(in.Span) {
 		opts = append(opts, trace.WithLinks(trace.Link{SpanContext: in.Span}))
 	}
-	return s.cfg.Tracer.Start(own, "tools/call "+in.tool, opts...) //nolint:spancheck // the caller ends it
+	return s.cfg.Tracer.Start(own, "tools/call "+in.name, opts...) //nolint:spancheck // the caller ends it
 }
 
 // envelopeFor makes the envelope of an error. What is the farm's fault is
@@ -273,7 +290,12 @@ func (s *Service) envelopeFor(ctx context.Context, requestID string, e *render.E
 		e = RenderNotFound() // whoever found it missing, the answer is one
 	}
 	e = s.withUploadHint(e)
-	return NewEnvelope(e, requestID, s.fingerprint, repair(e, f))
+	env := NewEnvelope(e, requestID, s.fingerprint, repair(e, f))
+	out := s.dialect.Error(env)
+	if f.corrected { // by the dialect, in its own words
+		out.Message, out.Details = env.Message, env.Details
+	}
+	return out
 }
 
 // envelope is envelopeFor with the request of the context.
@@ -292,7 +314,7 @@ func (s *Service) Envelope(ctx context.Context, err error, rec *render.Record) E
 
 // withUploadHint says where to upload, for errors that an upload repairs.
 func (s *Service) withUploadHint(e *render.Error) *render.Error {
-	if e.Code != render.CodeSourceNotFound && (e.Code != render.CodeInvalidField || e.Details == nil || !strings.HasSuffix(e.Details.Field, "asset_uri")) {
+	if e.Code != render.CodeSourceNotFound && (e.Code != render.CodeInvalidField || e.Details == nil || !strings.HasSuffix(e.Details.Field, "asset_uri") && !strings.HasSuffix(e.Details.Field, "asset_id")) {
 		return e
 	}
 	d := render.Details{}
@@ -397,8 +419,8 @@ func (s *Service) missingCapability(ctx context.Context, c mcptask.Caller, metho
 		"%s needs the extension %s in this request's client capabilities; the tools %s, %s and %s do the same without it.",
 		method, mcptask.ExtensionID, ToolStatus, ToolApprove, ToolCancel)
 	env := s.envelopeFor(ctx, r.ID, e, f)
-	if method == "tasks/cancel" && env.Repair != nil {
-		env.Repair.Step, env.Repair.Tool = "cancel_render", ToolCancel
+	if t, ok := s.dialect.as(ToolCancel); ok && method == "tasks/cancel" && env.Repair != nil {
+		env.Repair.Step, env.Repair.Tool = "cancel_render", t.Name
 	}
 	var out map[string]any
 	if err := json.Unmarshal(env.rpcError().Data, &out); err != nil {
@@ -422,9 +444,9 @@ func isLoopback(host string) bool {
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
-// structured is a result whose text block is the same JSON: hosts drop one or
+// Structured is a result whose text block is the same JSON: hosts drop one or
 // the other.
-func structured(v any, more ...mcp.Content) (*mcp.CallToolResult, error) {
+func Structured(v any, more ...mcp.Content) (*mcp.CallToolResult, error) {
 	raw, err := encode(v)
 	if err != nil {
 		return nil, fmt.Errorf("encode result: %w", err)
@@ -467,8 +489,11 @@ type watches struct {
 	live   map[watchKey]*watch
 }
 
+// Path of the endpoint below the public URL.
+func (s *Service) Path() string { return s.dialect.Path }
+
 // Endpoint is the URL of the MCP endpoint.
-func (s *Service) Endpoint() string { return s.publicURL("/mcp") }
+func (s *Service) Endpoint() string { return s.publicURL(s.dialect.Path) }
 
 // Preview reads the watermark preview as a PNG of at most that many pixels'
 // width and 1 MiB.

@@ -28,7 +28,7 @@ var _ mcptask.Store = store{}
 // find reads the render behind a task id.
 func (s store) find(ctx context.Context, c mcptask.Caller, method, id string) (auth.Request, *farm.View, error) {
 	r, _ := c.Principal.(auth.Request)
-	if need := RequestScopes(method, ""); !r.HasAny(need...) {
+	if need := methodScopes(method); !r.HasAny(need...) {
 		return r, nil, s.rpc(ctx, r, InsufficientScope(need, s.Endpoint()), failure{})
 	}
 	rid, ok := render.ParseID(id)
@@ -154,7 +154,7 @@ func (s store) answer(ctx context.Context, r auth.Request, id render.ID, key str
 		_, err := s.cfg.Farm.AnswerInput(ctx, r.Tenant, id, key, action)
 		return err
 	default:
-		return render.InvalidField(a.prefix+"action", clip(action, 32), "action must be accept, decline or cancel.")
+		return render.InvalidField(a.prefix+"action", Clip(action, 32), "action must be accept, decline or cancel.")
 	}
 }
 
@@ -180,14 +180,14 @@ func formDecision(a arguments) (render.Decision, error) {
 func (s *Service) task(ctx context.Context, c mcptask.Caller, v *farm.View) (*mcptask.Task, error) {
 	rec := v.Record
 	t := &mcptask.Task{
-		ID: string(rec.ID), Status: mcptask.StatusWorking, StatusMessage: statusMessage(v),
+		ID: string(rec.ID), Status: mcptask.StatusWorking, StatusMessage: s.dialect.Text(statusMessage(v)),
 		CreatedAt: rec.Created, LastUpdatedAt: rec.Updated, TTL: taskTTL(rec, s.cfg.Now()), PollInterval: pollInterval(v),
 	}
 	switch rec.State {
 	case render.StateAwaitingApproval:
 		return s.pausedTask(ctx, c, v, t)
 	case render.StateSucceeded:
-		res, err := s.success(ctx, rec)
+		res, err := s.rendered(ctx, c, rec)
 		if err != nil {
 			return nil, err
 		}
@@ -236,13 +236,13 @@ func (s *Service) pausedTask(ctx context.Context, c mcptask.Caller, v *farm.View
 			in, found = inputOf(v.Record, key)
 		}
 		if found && in.Answered == "" {
-			t.InputRequests[key] = fmt.Appendf(nil, `{"method":"elicitation/create","params":%s}`, in.Params)
+			t.InputRequests[key] = fmt.Appendf(nil, `{"method":"elicitation/create","params":%s}`, s.dialect.Text(string(in.Params)))
 			t.LastUpdatedAt = v.Record.Updated
 			return t, nil
 		}
 	}
 	t.LastUpdatedAt = v.Record.Updated
-	t.StatusMessage += " " + s.approveCall(v.Record.ID).String()
+	t.StatusMessage += " " + s.dialect.Next(s.approveCall(v.Record.ID)).String()
 	return t, nil
 }
 

@@ -21,7 +21,7 @@ const (
 	ToolCapabilities = "vidforge_get_capabilities"
 )
 
-// toolOrder is the order in which tools/list shows them.
+// toolOrder is the order in which tools are shown.
 func toolOrder() []string {
 	return []string{ToolRender, ToolStatus, ToolApprove, ToolCancel, ToolValidate, ToolProbe, ToolCapabilities}
 }
@@ -95,7 +95,8 @@ const renderIDInput = `"render_id":{"type":"string","pattern":"^task_[a-z2-7]{26
 
 const stringsSchema = `{"type":"array","items":{"type":"string"}}`
 
-const followUpSchema = `{"type":"object","additionalProperties":false,"required":["next_step","tool","arguments"],"properties":{
+// FollowUpSchema is the schema of a NextStep that names a tool.
+const FollowUpSchema = `{"type":"object","additionalProperties":false,"required":["next_step","tool","arguments"],"properties":{
 "next_step":{"type":"string"},"tool":{"type":"string"},"arguments":{"type":"object","description":"To send as they are."},"alternative":{"type":"string"}}}`
 
 const videoOutput = `
@@ -110,8 +111,8 @@ const videoOutput = `
 
 const pollOutput = `"poll_after_ms":{"type":"integer"}`
 
-// envelopeSchema is the error envelope inside a status.
-const envelopeSchema = `{"type":"object","additionalProperties":false,"required":["code","message","temporary","retry_after_ms","request_id","fingerprint"],"properties":{
+// EnvelopeSchema is the schema of an Envelope inside a status.
+const EnvelopeSchema = `{"type":"object","additionalProperties":false,"required":["code","message","temporary","retry_after_ms","request_id","fingerprint"],"properties":{
 "code":{"type":"string"},"message":{"type":"string"},"temporary":{"type":"boolean"},"retry_after_ms":{"type":["integer","null"]},
 "request_id":{"type":"string"},"fingerprint":{"type":"string"},"details":{"type":"object","description":"Members depend on code."},"repair":{"type":"object","description":"As follow_up."}}}`
 
@@ -131,7 +132,7 @@ func toolSpecs() []toolSpec {
 		required: "source_asset_uri output_format resolution",
 		output: `"status":{"type":"string","enum":["accepted","completed"]},"render_id":{"type":"string"},
 "state":{"type":"string","enum":["queued","rendering","awaiting_watermark_approval"],"description":"With accepted."},` +
-			pollOutput + `,"log_uri":{"type":"string"},"expires_at":{"type":"string","format":"date-time"},"follow_up":` + followUpSchema + `,` + videoOutput,
+			pollOutput + `,"log_uri":{"type":"string"},"expires_at":{"type":"string","format":"date-time"},"follow_up":` + FollowUpSchema + `,` + videoOutput,
 		outRequired: "status render_id expires_at",
 		errors: []render.Code{render.CodeInvalidField, render.CodeSourceNotFound, render.CodeAssetNotReady, render.CodeUnsupportedCodec, render.CodeTextNotRenderable,
 			render.CodeIdempotencyKeyReused, render.CodeRenderQuotaExceeded, render.CodeWatermarkRejected, render.CodeWatermarkApprovalTimeout, render.CodeRenderFailed},
@@ -155,7 +156,7 @@ func toolSpecs() []toolSpec {
 "segments_done":{"type":"integer"},"attempt":{"type":"integer"},"queue_position":{"type":"integer"},
 "log_tail":` + stringsSchema + `,
 "watermark_preview_uri":{"type":"string"},"approval_expires_at":{"type":"string","format":"date-time"},"approval_url":{"type":"string"},
-"follow_up":` + followUpSchema + `,` + videoOutput + `,"error":` + envelopeSchema,
+"follow_up":` + FollowUpSchema + `,` + videoOutput + `,"error":` + EnvelopeSchema,
 		outRequired: "render_id state terminal terminal_states status_message log_uri expires_at",
 		errors:      []render.Code{render.CodeInvalidField, render.CodeRenderNotFound},
 	}, {
@@ -173,7 +174,7 @@ func toolSpecs() []toolSpec {
 "note":{"type":"string","maxLength":500,"description":"Kept with the decision. Omitted: no note."}`,
 		required: "render_id approved",
 		output: `"render_id":{"type":"string"},"decision":{"type":"string","enum":["approved","rejected"]},
-"state":{"type":"string","enum":["queued","rendering","succeeded","failed","cancelled"]},` + pollOutput + `,"follow_up":` + followUpSchema,
+"state":{"type":"string","enum":["queued","rendering","succeeded","failed","cancelled"]},` + pollOutput + `,"follow_up":` + FollowUpSchema,
 		outRequired: "render_id decision state follow_up",
 		errors:      []render.Code{render.CodeInvalidField, render.CodeRenderNotFound, render.CodeApprovalAlreadyRecorded, render.CodeApprovalNotPending, render.CodeApprovalRequiresHuman},
 	}, {
@@ -252,8 +253,8 @@ func (t toolSpec) tool() *mcp.Tool {
 	}
 	return &mcp.Tool{
 		Name: t.name, Title: t.title, Description: t.description, Annotations: a,
-		InputSchema:  schema(t.input, t.required),
-		OutputSchema: schema(t.output, t.outRequired),
+		InputSchema:  Schema(t.input, t.required),
+		OutputSchema: Schema(t.output, t.outRequired),
 		Meta: mcp.Meta{
 			"com.vidforge/errors":    t.errors,
 			"com.vidforge/lifecycle": map[string]string{"stability": "stable", "since": firstVersion},
@@ -261,8 +262,9 @@ func (t toolSpec) tool() *mcp.Tool {
 	}
 }
 
-// schema puts the members of properties into a closed object schema.
-func schema(properties, required string) json.RawMessage {
+// Schema puts the members of properties into the closed schema of an object, of
+// which required (names with blanks between them) must be there.
+func Schema(properties, required string) json.RawMessage {
 	s := `{"$schema":"https://json-schema.org/draft/2020-12/schema","type":"object","additionalProperties":false,`
 	if f := strings.Fields(required); len(f) > 0 {
 		s += `"required":["` + strings.Join(f, `","`) + `"],`
@@ -272,10 +274,16 @@ func schema(properties, required string) json.RawMessage {
 
 // RequestScopes lists the scopes that an MCP request needs; any one of them is
 // enough, and none means that every credential may.
-func RequestScopes(method, tool string) []string {
+func (s *Service) RequestScopes(method, tool string) []string {
+	if method == "tools/call" {
+		t, _ := s.dialect.tool(tool)
+		return requiredScopes(t.As)
+	}
+	return methodScopes(method)
+}
+
+func methodScopes(method string) []string {
 	switch method {
-	case "tools/call":
-		return requiredScopes(tool)
 	case "tasks/get", "resources/read", "resources/subscribe", "subscriptions/listen":
 		return requiredScopes(ToolStatus)
 	case "tasks/update", "tasks/cancel":

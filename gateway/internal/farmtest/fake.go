@@ -48,7 +48,9 @@ type Farm struct {
 	// MaxUpload in bytes.
 	MaxUpload int64
 	// Traces of the submissions, oldest first.
-	Traces    []render.TraceContext
+	Traces []render.TraceContext
+	// Windows of the idempotency keys of the submissions, oldest first.
+	Windows   []time.Duration
 	watching  int
 	opensLeft int
 	openErr   error
@@ -202,13 +204,14 @@ func (f *Farm) Submit(_ context.Context, tenant render.Tenant, s farm.Submission
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.Windows = append(f.Windows, s.IdempotencyWindow)
 	src, logo, err := f.sourcesLocked(tenant, spec)
 	if err != nil {
 		return nil, false, err
 	}
 	key := ""
 	if k := s.Request.IdempotencyKey; k != nil {
-		key = string(tenant) + "\x00" + *k
+		key = fmt.Sprint(tenant, "\x00", *k, "\x00", s.IdempotencyWindow)
 		if rec := f.renders[f.keys[key]]; rec != nil {
 			if rec.SpecHash != spec.Hash() {
 				return nil, false, render.Errorf(render.CodeIdempotencyKeyReused, render.BlameCaller, "The idempotency_key is bound to a render with other arguments.")
