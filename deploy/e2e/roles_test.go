@@ -168,10 +168,16 @@ func TestRoles(t *testing.T) {
 	f := newRolesFarm(t)
 	// The worker comes first and waits.
 	spawn(t, role{Worker: &worker.Config{Endpoints: f.worker, ID: "w1", ScratchDir: t.TempDir()}})
-	bound := t.TempDir() + "/bound"
-	spawn(t, role{Gateway: &gateway.Config{Listen: "127.0.0.1:0", OpsListen: "127.0.0.1:0", Endpoints: f.gateway}, Bound: bound})
-	f.agent = &agent{url: "http://" + awaitFile(t, bound), t: t, tasks: true, forms: true}
+	gateways := newReplicas(t, 2, gateway.Config{Endpoints: f.gateway})
+	f.agent = &agent{url: gateways.all[0].url, t: t, tasks: true, forms: true}
 	f.connect()
+	// Gateways find each other and know each other's key.
+	old := &oldAgent{url: gateways.url, t: t}
+	for range 4 {
+		if tools := old.ask("tools/list", map[string]any{}); tools.Result == nil || old.sessions != 1 {
+			t.Fatalf("a session at two gateways: %+v, %d sessions", tools, old.sessions)
+		}
+	}
 
 	source := f.agent.upload(clip(t, 1, "160x120"))
 	ids := map[string]string{}
@@ -343,6 +349,7 @@ func (f *rolesFarm) natsRefuses(t *testing.T) {
 		"a slot":                     f.kv("slots", render.LocalTenant.Key()+".0"),
 		"a secret":                   f.kv("secrets", "idempotency"),
 		"a leadership":               f.kv("leases", "name.reconcile"),
+		"a gateway's address":        f.kv("leases", "name.gateway-x"),
 		"work past the dispatcher":   f.prefix + "vidforge.work.cpu.x",
 		"a timer":                    f.prefix + "vidforge.timer.set.x",
 		"a cancellation":             f.prefix + "vidforge.cancel.x",
