@@ -51,9 +51,26 @@ type Config struct {
 	Endpoints farm.Endpoints
 	// Tuning is what the programs of a farm agree on.
 	Tuning farm.Tuning
-	// KeysFile holds the API keys; it is read again when it changes. Empty:
-	// everybody is one local tenant, which only a loopback Listen allows.
+	// KeysFile holds the API keys; it is read again when it changes. Without it
+	// and without OAuthIssuers everybody is one local tenant, which only a
+	// loopback Listen allows.
 	KeysFile string
+	// OAuthIssuers are the authorization servers whose access tokens are taken,
+	// with commas between them, each as https://issuer, or
+	// https://issuer=https://keys where it has no metadata that tells of its
+	// keys. Needs PublicURL unless Listen is a loopback address.
+	OAuthIssuers string
+	// OAuthTenantClaim names the tenant in a token. Defaults to "tenant".
+	OAuthTenantClaim string
+	// OAuthAlgorithms are those that tokens may be signed with, with commas
+	// between them. Defaults to all asymmetric ones of JWA.
+	OAuthAlgorithms string
+	// OAuthLeeway is how far the clocks of issuers may be off, up to 10 minutes.
+	// Defaults to 1 minute.
+	OAuthLeeway time.Duration
+	// AllowedOrigins are the sites whose pages may use MCP and the HTTP API from
+	// a browser, with commas between them, each as https://app.example.org.
+	AllowedOrigins string
 	// Version is shown to clients. Defaults to that of the build, else "dev".
 	Version string
 	// Registry holds what /metrics shows. Defaults to a new one.
@@ -111,6 +128,7 @@ func (c Config) withDefaults() Config {
 	c.Version = cmp.Or(c.Version, buildinfo.Version())
 	c.StallTimeout = cmp.Or(c.StallTimeout, time.Minute)
 	c.ShutdownTimeout = cmp.Or(c.ShutdownTimeout, 20*time.Second)
+	c.OAuthLeeway = cmp.Or(c.OAuthLeeway, time.Minute)
 	c.Registry = cmp.Or(c.Registry, prometheus.NewRegistry())
 	if c.Ready == nil {
 		c.Ready = func(Bound) {}
@@ -126,8 +144,10 @@ func (c Config) validate() error {
 	if err != nil {
 		return fmt.Errorf("invalid Listen %q: %w", c.Listen, err)
 	}
-	if c.KeysFile == "" && (host == "" || !auth.IsLoopback(host)) {
-		return fmt.Errorf("refused Listen %q, which is not a loopback address: set KeysFile, or anybody could render", c.Listen)
+	if local := host != "" && auth.IsLoopback(host); !local && c.KeysFile == "" && c.OAuthIssuers == "" {
+		return fmt.Errorf("refused Listen %q, which is not a loopback address: set KeysFile or OAuthIssuers, or anybody could render", c.Listen)
+	} else if !local && c.OAuthIssuers != "" && c.PublicURL == "" {
+		return errors.New("OAuthIssuers needs PublicURL: tokens are issued for the URL that clients use")
 	}
 	if c.PeerAddress != "" && c.PeerListen == "" {
 		return errors.New("PeerAddress is set and PeerListen is not: other gateways would reach nothing")
@@ -152,6 +172,26 @@ func (c Config) publicURL(bound string) (*url.URL, error) {
 		return nil, fmt.Errorf("PublicURL %q must be http://host or https://host", raw)
 	}
 	return u, nil
+}
+
+// authorize makes the gateway a resource server of its issuers.
+func (c Config) authorize(a *auth.Authenticator, public *url.URL) error {
+	a.Public = public
+	issuers, err := auth.ParseIssuers(c.OAuthIssuers)
+	if err != nil {
+		return fmt.Errorf("OAuthIssuers: %w", err)
+	}
+	if len(issuers) == 0 {
+		return nil
+	}
+	a.Tokens, err = auth.NewTokens(auth.TokensConfig{
+		Issuers: issuers, TenantClaim: c.OAuthTenantClaim, Algorithms: auth.SplitList(c.OAuthAlgorithms),
+		Leeway: c.OAuthLeeway, Logger: c.Logger,
+	})
+	if err != nil {
+		return fmt.Errorf("access tokens: %w", err)
+	}
+	return nil
 }
 
 // facade is what a gateway needs of the farm.

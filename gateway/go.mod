@@ -4,9 +4,11 @@ go 1.26.0
 
 require (
 	github.com/KimMachineGun/automemlimit v1.0.1
+	github.com/go-jose/go-jose/v4 v4.1.9
 	github.com/google/jsonschema-go v0.4.3
 	github.com/modelcontextprotocol/go-sdk v1.8.0
 	github.com/prometheus/client_golang v1.25.0
+	github.com/rs/cors v1.11.1
 	github.com/vidforge/vidforge/pkg v0.0.0
 	github.com/vidforge/vidforge/pkg/mcptask v0.0.0
 	go.opentelemetry.io/otel v1.47.0

@@ -73,6 +73,9 @@ func newServer(c Config, f facade, with shared, bound string) (*server, error) {
 			return nil, fmt.Errorf("read API keys: %w", err)
 		}
 	}
+	if err := c.authorize(a, public); err != nil {
+		return nil, err
+	}
 	httpapi.Register(s.mux, httpapi.Config{
 		Farm: f, Contract: s.contract, Auth: a, BasePath: public.Path, Stall: c.StallTimeout, CSRFKey: with.formKey, Logger: c.Logger,
 	})
@@ -88,10 +91,18 @@ func newServer(c Config, f facade, with shared, bound string) (*server, error) {
 		return nil, fmt.Errorf("make sessions: %w", err)
 	}
 	for _, endpoint := range s.endpoints() {
-		s.mux.Handle(endpoint.Path(), a.Middleware(s.sessions.Handler(endpoint.Path(), a.ScopeGate(endpoint.RequestScopes,
+		own := a.For(endpoint.Path())
+		s.mux.Handle(endpoint.Path(), own.Middleware(s.sessions.Handler(endpoint.Path(), own.ScopeGate(endpoint.RequestScopes,
 			func(need []string) error { return contract.InsufficientScope(need, endpoint.Endpoint()) }, mcpHandler(endpoint)))))
+		if err := own.RegisterMetadata(s.mux); err != nil {
+			return nil, fmt.Errorf("serve metadata: %w", err)
+		}
 	}
-	guarded, err := auth.Guard(public, s.mux)
+	origins, err := auth.ParseOrigins(c.AllowedOrigins)
+	if err != nil {
+		return nil, fmt.Errorf("AllowedOrigins: %w", err)
+	}
+	guarded, err := auth.Guard(public, origins, s.mux)
 	if err != nil {
 		return nil, fmt.Errorf("guard against other sites: %w", err)
 	}

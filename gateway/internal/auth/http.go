@@ -3,25 +3,33 @@ package auth
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"strings"
 
+	"github.com/vidforge/vidforge/pkg/apikey"
 	"github.com/vidforge/vidforge/pkg/render"
 )
 
+// DefaultEndpoint is the MCP endpoint whose tokens are also good for /v1.
+const DefaultEndpoint = "/mcp"
+
 // Authenticator finds the principal of HTTP requests.
 type Authenticator struct {
-	// Keys holds the API keys. Nil: everybody is Local, which is only for
-	// listeners on a loopback address.
+	// Keys holds the API keys. Nil: there are none.
 	Keys *Keys
+	// Tokens verifies access tokens. Nil: none are taken; and if Keys is nil
+	// too, everybody is Local, which is only for listeners on a loopback
+	// address.
+	Tokens *Tokens
+	// Public is the URL at which clients reach the gateway, without a slash at
+	// the end; tokens are issued for what is below it. Required with Tokens.
+	Public *url.URL
 	// Fail answers a request that may not go on.
 	Fail func(w http.ResponseWriter, r *http.Request, err error)
+
+	endpoint string // "" is DefaultEndpoint
 }
 
 // Realm is what challenges name.
@@ -32,20 +40,40 @@ const realm = `realm="vidforge"`
 func (a *Authenticator) Middleware(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		req, _ := RequestFrom(r.Context())
-		req.Principal = Local()
-		if a.Keys != nil {
-			p, err := a.Keys.Authenticate(credential(r))
-			if err != nil {
-				a.challenge(w, r, err)
-				return
-			}
-			req.Principal = p
+		p, err := a.authenticate(r)
+		if err != nil {
+			a.challenge(w, r, err)
+			return
 		}
+		req.Principal = p
 		next.ServeHTTP(w, r.WithContext(WithRequest(r.Context(), req)))
 	})
 }
 
-// credential is the API key of a request. A browser that shows the approval
+func (a *Authenticator) authenticate(r *http.Request) (Principal, error) {
+	if a.Keys == nil && a.Tokens == nil {
+		return Local(), nil
+	}
+	secret := credential(r)
+	switch _, isKey := apikey.ParseID(secret); {
+	case len(r.Header.Values("Authorization")) > 1:
+		return Principal{}, invalid("There is more than one Authorization header.")
+	case a.Tokens == nil:
+		return a.Keys.Authenticate(secret)
+	case secret == "":
+		what := "an access token"
+		if a.Keys != nil {
+			what += " or an API key"
+		}
+		return Principal{}, render.Errorf(render.CodeCredentialMissing, render.BlameCaller, "Send %s as Authorization: Bearer.", what)
+	case a.Keys != nil && isKey:
+		return a.Keys.Authenticate(secret)
+	default:
+		return a.Tokens.Verify(r.Context(), secret, a.resource())
+	}
+}
+
+// credential is the token or API key of a request. A browser that shows the approval
 // page can send it as the password of Basic; nowhere else is that taken, since
 // browsers send it by themselves.
 func credential(r *http.Request) string {
@@ -66,22 +94,52 @@ func isApproval(r *http.Request) bool {
 }
 
 // challenge answers 401. A missing credential is told apart from a wrong one
-// as RFC 6750 section 3 does: without an error code.
+// as RFC 6750 section 3 does: without an error code. That nobody can tell right
+// now whether a credential is good is no challenge.
 func (a *Authenticator) challenge(w http.ResponseWriter, r *http.Request, err error) {
-	c := "Bearer " + realm
-	if render.CodeOf(err) == render.CodeCredentialInvalid {
-		c += `, error="invalid_token", error_description="The API key is unknown, revoked or expired."`
+	e := render.AsError(err)
+	var params []string
+	switch e.Code {
+	case render.CodeCredentialMissing:
+	case render.CodeCredentialInvalid:
+		params = []string{`error="invalid_token"`, "error_description=" + quoted(e.Message)}
+	default:
+		a.Fail(w, r, err)
+		return
 	}
-	w.Header().Add("WWW-Authenticate", c)
-	if isApproval(r) {
+	if a.Tokens != nil {
+		params = append(params, "scope="+quoted(strings.Join(apikey.Scopes(), " ")))
+	}
+	w.Header().Add("WWW-Authenticate", a.bearer(params))
+	if isApproval(r) && a.Keys != nil {
 		w.Header().Add("WWW-Authenticate", "Basic "+realm+`, charset="UTF-8"`)
 	}
 	a.Fail(w, r, err)
 }
 
+// bearer is a challenge; with tokens it says where to learn how to get one (RFC
+// 9728 section 5.1).
+func (a *Authenticator) bearer(params []string) string {
+	params = append([]string{realm}, params...)
+	if a.Tokens != nil {
+		params = append(params, "resource_metadata="+quoted(a.metadataURL()))
+	}
+	return "Bearer " + strings.Join(params, ", ")
+}
+
+// quoted is a quoted-string of what RFC 6750 section 3 allows in one.
+func quoted(s string) string {
+	return `"` + strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' || r == '"' || r == '\\' {
+			return '\''
+		}
+		return r
+	}, s) + `"`
+}
+
 // Forbid answers 403 to a credential without the scope.
 func (a *Authenticator) Forbid(w http.ResponseWriter, r *http.Request, err error, need []string) {
-	w.Header().Add("WWW-Authenticate", fmt.Sprintf(`Bearer %s, error="insufficient_scope", scope=%q`, realm, strings.Join(need, " ")))
+	w.Header().Add("WWW-Authenticate", a.bearer([]string{`error="insufficient_scope"`, "scope=" + quoted(strings.Join(need, " "))}))
 	a.Fail(w, r, err)
 }
 
@@ -123,62 +181,4 @@ func (a *Authenticator) ScopeGate(need func(method, tool string) []string, fail 
 		}
 		next.ServeHTTP(w, r)
 	})
-}
-
-// Guard keeps browsers of other sites away: unsafe requests of another origin
-// (by Sec-Fetch-Site or Origin), and requests to a loopback address under a
-// name that is not this machine's, which is how DNS rebinding looks. public is
-// the gateway's own URL.
-func Guard(public *url.URL, next http.Handler) (http.Handler, error) {
-	cross := http.NewCrossOriginProtection()
-	origin := public.Scheme + "://" + public.Host
-	if err := cross.AddTrustedOrigin(origin); err != nil {
-		return nil, fmt.Errorf("trust the public URL's origin: %w", err)
-	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := errors.Join(cross.Check(r), checkHost(r, public), checkOrigin(r, origin)); err != nil {
-			http.Error(w, "forbidden: "+err.Error(), http.StatusForbidden)
-			return
-		}
-		next.ServeHTTP(w, r)
-	}), nil
-}
-
-var (
-	errHost   = errors.New("the Host header does not name this server")
-	errOrigin = errors.New("the Origin header names another site")
-)
-
-func checkHost(r *http.Request, public *url.URL) error {
-	addr, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-	if !ok || !IsLoopback(addr.String()) || IsLoopback(r.Host) || r.Host == public.Host {
-		return nil
-	}
-	return errHost
-}
-
-// checkOrigin refuses a foreign Origin on any method: the MCP transport asks
-// for it, and it also covers reads, which CrossOriginProtection lets pass.
-func checkOrigin(r *http.Request, public string) error {
-	o := r.Header.Get("Origin")
-	if o == "" || o == public {
-		return nil
-	}
-	if u, err := url.Parse(o); err == nil && u.Host != "" && u.Host == r.Host {
-		return nil
-	}
-	return errOrigin
-}
-
-// IsLoopback reports whether a host or host:port is this machine's loopback.
-func IsLoopback(hostport string) bool {
-	host, _, err := net.SplitHostPort(hostport)
-	if err != nil {
-		host = strings.Trim(hostport, "[]")
-	}
-	if strings.EqualFold(host, "localhost") {
-		return true
-	}
-	ip, err := netip.ParseAddr(host)
-	return err == nil && ip.Unmap().IsLoopback()
 }

@@ -11,6 +11,9 @@ import (
 	"github.com/vidforge/vidforge/pkg/render"
 )
 
+// keySubject begins the subjects of API keys.
+const keySubject = "key:"
+
 // checkEvery bounds how often the keys file is looked at.
 const checkEvery = time.Second
 
@@ -90,7 +93,7 @@ func (k *Keys) Authenticate(secret string) (Principal, error) {
 	if ok {
 		var e apikey.Entry
 		if e, ok = k.entry(id); ok && e.Matches(secret) && !e.Expired(k.now()) {
-			return Principal{Tenant: render.Tenant(e.Tenant), Subject: "key:" + e.ID, Scopes: e.Scopes}, nil
+			return Principal{Tenant: render.Tenant(e.Tenant), Subject: keySubject + e.ID, Scopes: e.Scopes}, nil
 		}
 	}
 	return Principal{}, render.Errorf(render.CodeCredentialInvalid, render.BlameCaller, "The API key is unknown, revoked or expired.")

@@ -1,11 +1,16 @@
-// Package auth finds out who sends a request: API keys from a file, or nobody
-// in particular on a farm that only its own machine can reach. It also keeps
-// browsers of other origins away.
+// Package auth finds out who sends a request: access tokens of an authorization
+// server, API keys from a file, or nobody in particular on a farm that only its
+// own machine can reach. It also keeps browsers of other origins away.
 package auth
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base32"
+	"io"
 	"slices"
+	"strconv"
+	"strings"
 
 	"go.opentelemetry.io/otel/trace"
 
@@ -16,7 +21,10 @@ import (
 // Principal is who sends a request.
 type Principal struct {
 	Tenant render.Tenant
-	// Subject names the credential in records and logs; it is no secret.
+	// Issuer vouches for the subject; empty for API keys and Local.
+	Issuer string
+	// Subject names the person or program in records and logs; it is no secret.
+	// Of a token it is the claim sub.
 	Subject string
 	Scopes  []string
 }
@@ -26,8 +34,17 @@ func Local() Principal {
 	return Principal{Tenant: render.LocalTenant, Subject: "local", Scopes: apikey.Scopes()}
 }
 
-// Key tells principals apart: what belongs to one is unknown to all others.
-func (p Principal) Key() string { return p.Tenant.Key() + "/" + p.Subject }
+// Key tells principals apart: sessions and limits belong to it. It stays the
+// same for other tokens of the same subject, and shows nothing of what it is
+// made of.
+func (p Principal) Key() string {
+	h := sha256.New()
+	for _, part := range []string{string(p.Tenant), p.Issuer, p.Subject} {
+		// hash.Hash never fails; the lengths keep the parts apart.
+		_, _ = io.WriteString(h, strconv.Itoa(len(part))+":"+part)
+	}
+	return strings.ToLower(base32.StdEncoding.EncodeToString(h.Sum(nil)))[:26]
+}
 
 // HasAny reports whether the principal holds one of the scopes. No scopes asks
 // for nothing.
