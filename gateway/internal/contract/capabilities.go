@@ -27,7 +27,8 @@ const instructions = summary + "\n" +
 	"Renders take 1 to 10 minutes: poll the task, or " + ToolStatus + " when the answer was status accepted.\n" +
 	"Show the watermark preview to the user and decide only as the user decided.\n" +
 	"Read isError in the result of a completed task: completed says delivered, not succeeded.\n" +
-	"After an error, make the call in its repair."
+	"After an error, make the call in its repair.\n" +
+	"Limits, approvals and every error code: " + ToolCapabilities + "."
 
 func does() []string {
 	return []string{
@@ -95,6 +96,7 @@ type Capabilities struct {
 		MaxIdempotencyKey   int   `json:"max_idempotency_key_characters"`
 		IdempotencyWindowMS int64 `json:"idempotency_window_ms"`
 		MaxInlineVideoBytes int64 `json:"max_inline_video_bytes"`
+		DeprecationMonths   int   `json:"deprecation_window_months"`
 	} `json:"limits"`
 	RequiredScopes map[string][]string `json:"required_scopes"`
 	Negotiated     *negotiated         `json:"negotiated_capabilities,omitempty"`
@@ -119,7 +121,7 @@ func (s *Service) capabilities(c mcptask.Caller, full bool) Capabilities {
 		},
 		Does: does(), DoesNot: doesNot(), RequiredScopes: scopesByCall(),
 	}
-	d.ErrorCarriers.ToolErrors = "structuredContent of a tools/call result with isError true: code, message, temporary, retry_after_ms, request_id, fingerprint, details, repair"
+	d.ErrorCarriers.ToolErrors = "structuredContent of a tools/call result with isError true: code, message, temporary, retry_after_ms, request_id, fingerprint, details, repair. details.value is there only for handles of this server and misplaced enum values; any other value is left out, since it could be a secret"
 	d.ErrorCarriers.NonToolRPCErrors = "error.data of a JSON-RPC error: the same with machine_code and human_message"
 	d.TaskSemantics.Note = "A completed task was delivered; read isError in its result. failed is only for faults of the server. Rejecting a watermark completes the task with isError true. A closed connection never ends a render; tasks/cancel and " + ToolCancel + " do."
 	d.TaskSemantics.TaskTTLMS = render.TaskRetention.Milliseconds()
@@ -134,6 +136,7 @@ func (s *Service) capabilities(c mcptask.Caller, full bool) Capabilities {
 	d.Limits.Limits = s.cfg.Limits
 	d.Limits.MaxWatermarkText, d.Limits.MaxNote, d.Limits.MaxIdempotencyKey = render.MaxWatermarkText, maxNote, render.MaxIdempotencyKey
 	d.Limits.IdempotencyWindowMS, d.Limits.MaxInlineVideoBytes = s.dialect.IdempotencyWindow.Milliseconds(), maxInlineVideo
+	d.Limits.DeprecationMonths = deprecationMonths
 	if !full {
 		return d
 	}

@@ -86,6 +86,12 @@ func New(c Config) (*Service, error) {
 	if c.Dialect == nil {
 		c.Dialect = native()
 	}
+	for _, r := range c.Dialect.Resources {
+		r.Meta = mcp.Meta{c.Dialect.Namespace + "/lifecycle": Stable()}
+	}
+	for _, t := range c.Dialect.Templates {
+		t.Meta = mcp.Meta{c.Dialect.Namespace + "/lifecycle": Stable()}
+	}
 	s := &Service{cfg: c, dialect: c.Dialect, previews: newPreviews()}
 	s.watches.init()
 	fp, err := s.makeFingerprint()
@@ -399,6 +405,8 @@ func paramOf(method string) string {
 		return "uri"
 	case "completion/complete":
 		return "argument"
+	case "tools/list", "resources/list", "resources/templates/list", "prompts/list":
+		return "cursor"
 	case "tasks/update":
 		return "inputResponses"
 	case "subscriptions/listen":

@@ -40,9 +40,20 @@ func requiredScopes(tool string) []string {
 	}
 }
 
-// firstVersion is the one that had these tools first. A tool that goes away is
-// marked in its lifecycle and stays for twelve months.
-const firstVersion = "0.1.0"
+// deprecationMonths is how long a tool or a resource stays after it was marked
+// in its lifecycle as going away.
+const deprecationMonths = 12
+
+// Lifecycle tells how settled a tool, a resource or a template is. One that is
+// to go away would have a deprecation beside it.
+type Lifecycle struct {
+	Stability string `json:"stability"`
+	// Since is the version that had it first.
+	Since string `json:"since"`
+}
+
+// Stable is the lifecycle of all that there is.
+func Stable() Lifecycle { return Lifecycle{Stability: "stable", Since: "0.1.0"} }
 
 // exampleID and exampleAsset appear in descriptions.
 const (
@@ -257,7 +268,7 @@ func (t toolSpec) tool() *mcp.Tool {
 		OutputSchema: Schema(t.output, t.outRequired),
 		Meta: mcp.Meta{
 			"com.vidforge/errors":    t.errors,
-			"com.vidforge/lifecycle": map[string]string{"stability": "stable", "since": firstVersion},
+			"com.vidforge/lifecycle": Stable(),
 		},
 	}
 }

@@ -50,7 +50,7 @@ func (t *translator) tools() []contract.Tool {
 			InputSchema: contract.Schema(input, required), OutputSchema: contract.Schema(output, outRequired),
 			Meta: mcp.Meta{
 				namespace + "/errors":    errors,
-				namespace + "/lifecycle": map[string]string{"stability": "stable", "since": "0.1.0"},
+				namespace + "/lifecycle": contract.Stable(),
 			},
 		}
 	}

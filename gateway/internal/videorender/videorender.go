@@ -71,7 +71,8 @@ const instructions = summary + "\n" +
 	"Renders take 1 to 10 minutes: poll the task, or " + ToolStatus + " when the answer was no task.\n" +
 	"Show the watermark preview to the user and decide only as the user decided.\n" +
 	"Read isError in the result of a completed task: completed says delivered, not succeeded.\n" +
-	"After an error, make the call in its repair."
+	"After an error, make the call in its repair.\n" +
+	"Limits, approvals and every error code: the resource " + uriCapabilities + "."
 
 func templates() []*mcp.ResourceTemplate {
 	return []*mcp.ResourceTemplate{
