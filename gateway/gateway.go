@@ -105,14 +105,24 @@ type Config struct {
 	// gateway stops. Defaults to 20 s.
 	ShutdownTimeout time.Duration
 
+	// Stdio serves the client on this process's standard streams as well, by
+	// Bound.Stdio. Nil: there is none.
+	Stdio *Stdio `json:"-"`
+
 	// Ready is called once, when requests are taken.
 	Ready func(Bound) `json:"-"`
 	// Logger defaults to slog.Default().
 	Logger *slog.Logger `json:"-"`
 }
 
-// Bound are the addresses that a gateway listens on.
-type Bound struct{ Listen, OpsListen string }
+// Bound is where a gateway takes requests.
+type Bound struct {
+	// Listen and OpsListen are the addresses that it listens on.
+	Listen, OpsListen string
+	// Stdio handles MCP requests of the client on the standard streams (see
+	// mcptask.ServeStdio) until Run is told to end. Nil without Config.Stdio.
+	Stdio http.Handler
+}
 
 // readHeaderTimeout and idleTimeout bound what is not a request yet; requests
 // themselves may last as long as bytes flow.
@@ -285,7 +295,11 @@ func serve(ctx context.Context, c Config, f facade, with shared, operators *ops.
 		ended <- err
 	}()
 	operators.Ready(f.Ready)
-	c.Ready(Bound{Listen: l.Addr().String(), OpsListen: operators.Addr()})
+	bound := Bound{Listen: l.Addr().String(), OpsListen: operators.Addr()}
+	if s.stdio != nil {
+		bound.Stdio = s.stdio.handler(s)
+	}
+	c.Ready(bound)
 	c.Logger.InfoContext(ctx, "gateway listens", "address", l.Addr().String(), "public_url", s.publicURL, "fingerprint", s.contract.Fingerprint())
 
 	left := 2
@@ -341,6 +355,9 @@ func (s *server) drain(base context.Context, c Config, main *http.Server, peers 
 	// more; what is in flight of them ends with the contract.
 	s.sessions.Close()
 	err := s.closeEndpoints()
+	if s.stdio != nil {
+		err = errors.Join(err, s.stdio.close())
+	}
 	for _, srv := range servers[1:] {
 		go func() { down <- srv.Shutdown(ctx) }()
 	}

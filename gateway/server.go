@@ -34,6 +34,7 @@ type server struct {
 	contract  *contract.Service
 	// older speaks the video_render contract over the same farm.
 	older    *contract.Service
+	stdio    *stdioServer // nil without Config.Stdio
 	sessions *session.Sessions
 	mux      *http.ServeMux
 	handler  http.Handler
@@ -114,6 +115,11 @@ func newServer(c Config, f facade, with shared, bound string) (*server, error) {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	s.handler = s.observe(guarded)
+	if c.Stdio != nil {
+		if s.stdio, err = s.newStdio(settings, f); err != nil {
+			return nil, fmt.Errorf("serve standard streams: %w", err)
+		}
+	}
 	return s, nil
 }
 

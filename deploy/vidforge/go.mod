@@ -14,6 +14,7 @@ require (
 	github.com/vidforge/vidforge/pkg v0.0.0
 	github.com/vidforge/vidforge/pkg/mcptask v0.0.0
 	github.com/vidforge/vidforge/worker v0.0.0
+	golang.org/x/sys v0.50.0
 	golang.org/x/term v0.48.0
 )
 
@@ -147,7 +148,6 @@ require (
 	golang.org/x/net v0.60.0 // indirect
 	golang.org/x/oauth2 v0.37.0 // indirect
 	golang.org/x/sync v0.25.0 // indirect
-	golang.org/x/sys v0.50.0 // indirect
 	golang.org/x/text v0.44.0 // indirect
 	golang.org/x/time v0.16.0 // indirect
 	google.golang.org/genproto/googleapis/api v0.0.0-20260928230214-8a89bd6388cc // indirect

@@ -113,13 +113,13 @@ type negotiated struct {
 func (s *Service) capabilities(c mcptask.Caller, full bool) Capabilities {
 	d := Capabilities{
 		Server: serverInfo{
-			Name: s.dialect.Name, Version: s.cfg.Version, Fingerprint: s.fingerprint, Transport: "streamable-http", Summary: summary,
+			Name: s.dialect.Name, Version: s.cfg.Version, Fingerprint: s.fingerprint, Transport: s.transport(), Summary: summary,
 			SpecTarget: specTarget{
 				Revisions:  []string{mcptask.Version20260728, mcptask.Version20251125, mcptask.Version20250618, mcptask.Version20250326},
 				Extensions: []string{mcptask.ExtensionID},
 			},
 		},
-		Does: does(), DoesNot: doesNot(), RequiredScopes: scopesByCall(),
+		Does: s.does(), DoesNot: s.doesNot(), RequiredScopes: scopesByCall(),
 	}
 	d.ErrorCarriers.ToolErrors = "structuredContent of a tools/call result with isError true: code, message, temporary, retry_after_ms, request_id, fingerprint, details, repair. details.value is there only for handles of this server and misplaced enum values; any other value is left out, since it could be a secret"
 	d.ErrorCarriers.NonToolRPCErrors = "error.data of a JSON-RPC error: the same with machine_code and human_message"
@@ -233,7 +233,11 @@ func renderSchema() json.RawMessage {
 // what differs between tenants or deployments.
 func (s *Service) makeFingerprint() (string, error) {
 	bare := Service{cfg: Config{Version: s.cfg.Version}, dialect: s.dialect}
-	d, doc := s.dialect, bare.capabilities(mcptask.Caller{}, true)
+	if s.cfg.Local != nil { // without this user's folders
+		bare.cfg.Local = &Local{}
+		bare.dialect = bare.cfg.Local.dialect()
+	}
+	d, doc := bare.dialect, bare.capabilities(mcptask.Caller{}, true)
 	surface := map[string]any{
 		"templates": d.Templates, "instructions": d.Instructions, "input_requests": []string{keyForm, keyURL},
 	}

@@ -24,7 +24,7 @@ const maxNote = 500
 // gets accepted or, for a repeated idempotency key, what the render became.
 func (s *Service) renderTool(ctx context.Context, c mcptask.Caller, req *mcp.CallToolRequest) (*mcp.CallToolResult, *mcptask.Task, error) {
 	return s.run(ctx, c, req, func(ctx context.Context, in *call) (*mcp.CallToolResult, *mcptask.Task, error) {
-		r, err := renderRequest(in.raw)
+		r, err := s.renderRequest(ctx, in)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -57,7 +57,8 @@ func (s *Service) renderTool(ctx context.Context, c mcptask.Caller, req *mcp.Cal
 
 // success is the result of a finished render.
 func (s *Service) success(ctx context.Context, rec *render.Record) (*mcp.CallToolResult, error) {
-	return Structured(success{Status: "completed", RenderID: rec.ID, ExpiresAt: timestamp(rec.Expires()), video: s.video(ctx, rec)}, videoLink(rec))
+	v := s.video(ctx, rec)
+	return Structured(success{Status: "completed", RenderID: rec.ID, ExpiresAt: timestamp(rec.Expires()), video: v}, s.videoContent(ctx, rec, v)...)
 }
 
 // videoLink points at the finished video.
@@ -101,6 +102,7 @@ func (s *Service) status(ctx context.Context, in *call) (*mcp.CallToolResult, er
 		return nil, err
 	}
 	var more []mcp.Content
+	st := s.Status(ctx, v)
 	switch v.Record.State {
 	case render.StateAwaitingApproval:
 		if img := s.previewImage(ctx, v.Record); img != nil {
@@ -108,11 +110,11 @@ func (s *Service) status(ctx context.Context, in *call) (*mcp.CallToolResult, er
 		}
 	case render.StateSucceeded:
 		if v.Record.Output != nil {
-			more = append(more, videoLink(v.Record))
+			more = s.videoContent(ctx, v.Record, st.video)
 		}
 	default:
 	}
-	return Structured(s.Status(ctx, v), more...)
+	return Structured(st, more...)
 }
 
 // previewImage is the preview as an image block, nil when it cannot be read:
@@ -222,7 +224,7 @@ func (s *Service) cancel(ctx context.Context, in *call) (*mcp.CallToolResult, er
 }
 
 func (s *Service) validate(ctx context.Context, in *call) (*mcp.CallToolResult, error) {
-	r, err := renderRequest(in.raw)
+	r, err := s.renderRequest(ctx, in)
 	if err != nil {
 		return nil, err
 	}
@@ -261,26 +263,34 @@ func (s *Service) validate(ctx context.Context, in *call) (*mcp.CallToolResult, 
 	return Structured(out)
 }
 
-func probeArgument(raw json.RawMessage) (render.AssetID, error) {
+func probeURI(raw json.RawMessage) (string, error) {
 	a := parseArguments(raw, "asset_uri")
 	a.need("asset_uri", "the URI that the upload returned.")
-	uri := a.str("asset_uri")
-	if uri == nil {
-		return "", *a.err
+	return deref(a.str("asset_uri")), *a.err
+}
+
+func probeArgument(raw json.RawMessage) (render.AssetID, error) {
+	uri, err := probeURI(raw)
+	if err != nil {
+		return "", err
 	}
-	id, ok := render.ParseAssetURI(*uri)
+	return probedURI(uri)
+}
+
+func probedURI(uri string) (render.AssetID, error) {
+	id, ok := render.ParseAssetURI(uri)
 	switch {
 	case ok:
-	case strings.HasPrefix(*uri, "vidforge://assets/"):
-		a.fail(render.SourceNotFound("asset_uri", *uri))
+		return id, nil
+	case strings.HasPrefix(uri, "vidforge://assets/"):
+		return "", render.SourceNotFound("asset_uri", uri)
 	default:
-		a.fail(render.InvalidField("asset_uri", "", "asset_uri must be a vidforge://assets/… URI, as the upload returned it."))
+		return "", render.InvalidField("asset_uri", "", "asset_uri must be a vidforge://assets/… URI, as the upload returned it.")
 	}
-	return id, *a.err
 }
 
 func (s *Service) probe(ctx context.Context, in *call) (*mcp.CallToolResult, error) {
-	id, err := probeArgument(in.raw)
+	id, err := s.probedAsset(ctx, in)
 	if err != nil {
 		return nil, err
 	}

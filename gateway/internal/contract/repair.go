@@ -20,6 +20,8 @@ type failure struct {
 	id        render.ID // when only the id is known
 	// approvalURL is the page on which a person decides.
 	approvalURL string
+	// local: file URIs are as good as those of assets.
+	local bool
 }
 
 func (f failure) renderID() render.ID {
@@ -113,7 +115,7 @@ func sentArguments(f failure) (map[string]any, bool) {
 		return specArguments(f.record.Spec), true
 	}
 	var args map[string]any
-	if check(f.tool, f.raw) == nil && json.Unmarshal(f.raw, &args) == nil {
+	if f.check(f.raw) == nil && json.Unmarshal(f.raw, &args) == nil {
 		return args, true
 	}
 	if f.record != nil {
@@ -244,7 +246,7 @@ func fixedCall(e *render.Error, f failure) *NextStep {
 		if err != nil {
 			return nil
 		}
-		err = check(f.tool, raw)
+		err = f.check(raw)
 		if err == nil {
 			return &NextStep{Step: "retry_with_corrected_arguments", Tool: f.tool, Arguments: args, Alternative: alternative}
 		}

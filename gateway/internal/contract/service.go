@@ -50,6 +50,9 @@ type Config struct {
 	Limits Limits
 	// Dialect that is spoken. Nil: the contract of this package.
 	Dialect *Dialect
+	// Local is what the client of the standard streams gets. Nil: clients come
+	// over HTTP. It has a dialect of its own.
+	Local *Local
 	// Now is the clock. Defaults to time.Now.
 	Now func() time.Time
 	// Logger defaults to slog.Default().
@@ -83,7 +86,10 @@ func New(c Config) (*Service, error) {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	if c.Dialect == nil {
+	switch {
+	case c.Local != nil:
+		c.Dialect = c.Local.dialect()
+	case c.Dialect == nil:
 		c.Dialect = native()
 	}
 	for _, r := range c.Dialect.Resources {
@@ -138,7 +144,7 @@ func (s *Service) options() mcptask.Options {
 			return r.Key()
 		},
 		MaxBodyBytes:   1 << 20,
-		SessionTimeout: sessionTimeout,
+		SessionTimeout: s.sessionTimeout(),
 		Logger:         s.cfg.Logger,
 		// auth.Guard stands in front and knows the public URL.
 		DisableLocalhostProtection: true,
@@ -240,7 +246,7 @@ func (s *Service) run(ctx context.Context, c mcptask.Caller, req *mcp.CallToolRe
 		e := render.AsError(err)
 		span.SetStatus(codes.Error, string(e.Code))
 		span.SetAttributes(attribute.String("error.type", string(e.Code)))
-		f := failure{tool: in.tool, raw: in.raw, corrected: in.corrected, record: in.record, id: in.id}
+		f := failure{tool: in.tool, raw: in.raw, corrected: in.corrected, record: in.record, id: in.id, local: s.cfg.Local != nil}
 		if id := f.renderID(); id != "" {
 			f.approvalURL = s.ApprovalURL(id)
 		}

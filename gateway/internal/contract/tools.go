@@ -110,10 +110,13 @@ const stringsSchema = `{"type":"array","items":{"type":"string"}}`
 const FollowUpSchema = `{"type":"object","additionalProperties":false,"required":["next_step","tool","arguments"],"properties":{
 "next_step":{"type":"string"},"tool":{"type":"string"},"arguments":{"type":"object","description":"To send as they are."},"alternative":{"type":"string"}}}`
 
-const videoOutput = `
-"video_uri":{"type":"string"},
+// downloadOutput are the fields of clients that come over HTTP.
+const downloadOutput = `
 "download_url":{"type":"string","description":"Fresh at each read."},
-"download_expires_at":{"type":"string","format":"date-time"},
+"download_expires_at":{"type":"string","format":"date-time"},`
+
+const videoOutput = `
+"video_uri":{"type":"string"},` + downloadOutput + `
 "duration_seconds":{"type":"number"},"size_bytes":{"type":"integer"},"sha256":{"type":"string"},
 "resolution":{"type":"string"},"width":{"type":"integer"},"height":{"type":"integer"},"frame_count":{"type":"integer"},
 "video_codec":{"type":"string"},"audio_codec":{"type":"string","description":"Absent: silent."},

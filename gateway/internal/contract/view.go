@@ -27,6 +27,8 @@ type video struct {
 	VideoURI               string     `json:"video_uri,omitempty"`
 	DownloadURL            string     `json:"download_url,omitempty"`
 	DownloadExpiresAt      *timestamp `json:"download_expires_at,omitempty"`
+	FilePath               string     `json:"file_path,omitempty"`
+	PreviewPath            string     `json:"preview_path,omitempty"`
 	DurationSeconds        *float64   `json:"duration_seconds,omitempty"`
 	SizeBytes              int64      `json:"size_bytes,omitempty"`
 	SHA256                 string     `json:"sha256,omitempty"`
@@ -123,6 +125,7 @@ func (s *Service) Status(ctx context.Context, v *farm.View) Status {
 		if rec.Preview != nil {
 			deadline := timestamp(rec.Preview.Deadline)
 			st.WatermarkPreviewURI, st.ApprovalExpiresAt = rec.ID.PreviewURI(), &deadline
+			st.PreviewPath = s.previewPath(ctx, rec)
 		}
 	case render.StateSucceeded:
 		st.video = s.video(ctx, rec)
@@ -151,6 +154,10 @@ func (s *Service) video(ctx context.Context, rec *render.Record) video {
 		Resolution: string(rec.Spec.Resolution), Width: o.Width, Height: o.Height, FrameCount: o.Frames,
 		VideoCodec: o.VideoCodec, AudioCodec: o.AudioCodec, WatermarkApplied: &applied,
 		Encoder: o.Encoder, HardwareFallbackReason: o.FallbackReason, SegmentsTotal: &total, SegmentsReused: &reused,
+	}
+	if s.cfg.Local != nil {
+		out.FilePath, out.PreviewPath = s.videoPath(ctx, rec), s.previewPath(ctx, rec)
+		return out
 	}
 	if link, until, err := s.downloadURL(ctx, rec); err != nil {
 		s.cfg.Logger.WarnContext(ctx, "no download URL", "render_id", rec.ID, "error", err)

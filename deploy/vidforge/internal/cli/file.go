@@ -1,14 +1,14 @@
 package cli
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
+
+	"github.com/vidforge/vidforge/pkg/atomicfile"
 )
 
 // writable reports why a file cannot be written, before the work for it begins.
@@ -34,42 +34,12 @@ func writable(path string, force bool) error {
 	}
 }
 
-// writeFile writes a file whole or not at all: into a temporary file beside
-// it, which then takes its name.
-func writeFile(path string, force bool, write func(io.Writer) error) (err error) {
+// writeFile writes a file whole or not at all.
+func writeFile(path string, force bool, write func(io.Writer) error) error {
 	if err := writable(path, force); err != nil {
 		return err
 	}
-	tmp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"."+strings.ToLower(rand.Text()[:8])+".part")
-	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o666) //nolint:gosec // the user's umask decides, as for any output
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(tmp))
-		}
-	}()
-	err = write(f)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	if !force {
-		// A link, unlike a rename, fails when the name was taken meanwhile.
-		if lerr := os.Link(tmp, path); !errors.Is(lerr, errors.ErrUnsupported) && !errors.Is(lerr, fs.ErrPermission) {
-			if lerr != nil {
-				return fmt.Errorf("write %s: %w", path, lerr)
-			}
-			return os.Remove(tmp) //nolint:wrapcheck // names the file
-		}
-	}
-	if err = os.Rename(tmp, path); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return nil
+	return atomicfile.Write(path, force, write)
 }
 
 func isDir(path string) bool {

@@ -113,8 +113,8 @@ VIDFORGE_DATA_DIR and so on. Flags come first.
 	root.SetIn(a.In)
 	root.SetOut(a.Out)
 	root.SetErr(a.Err)
-	root.PersistentFlags().StringVar(&a.logLevel, "log-level", "", "debug, info, warn or error (default info for up, error otherwise)")
-	root.AddCommand(a.up(), a.render(), a.status(), a.cancel(), a.assets(), a.keys(), a.roles(), a.sweep(), a.doctor(), a.version())
+	root.PersistentFlags().StringVar(&a.logLevel, "log-level", "", "debug, info, warn or error (default info for up, warn for mcp, error otherwise)")
+	root.AddCommand(a.up(), a.mcp(), a.render(), a.status(), a.cancel(), a.assets(), a.keys(), a.roles(), a.sweep(), a.doctor(), a.version())
 	return root
 }
 

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,6 +36,9 @@ type Options struct {
 	// KeysFile holds API keys; "" asks for none, which only a loopback
 	// address allows.
 	KeysFile string
+	// Stdio serves the client on the standard streams as well, by Farm.Stdio. The
+	// start then does not wait until the worker has found out what it can do.
+	Stdio *gateway.Stdio
 	// Slots is how many encoding stages run at once; 0 leaves it to the worker.
 	Slots int
 	// Version of the worker, for listings; the gateway knows its own.
@@ -50,6 +54,9 @@ const closeTimeout = 30 * time.Second
 type Farm struct {
 	// URL of the gateway, without a path, and of its health and metrics.
 	URL, OpsURL string
+	// Stdio handles requests of the client on the standard streams, nil without
+	// Options.Stdio.
+	Stdio http.Handler
 
 	log   *slog.Logger
 	close []func() error // in the order of the start
@@ -114,14 +121,18 @@ func Start(ctx context.Context, o Options) (_ *Farm, err error) {
 	serve := f.launch(ctx, "gateway", func(ctx context.Context, ready func()) error {
 		return gateway.Run(ctx, gateway.Config{
 			Listen: o.Listen, OpsListen: o.OpsListen, PublicURL: o.PublicURL, Endpoints: servers.Endpoints(),
-			KeysFile: o.KeysFile, Logger: o.Logger,
+			KeysFile: o.KeysFile, Stdio: o.Stdio, Logger: o.Logger,
 			Ready: func(b gateway.Bound) {
-				f.URL, f.OpsURL = "http://"+b.Listen, "http://"+b.OpsListen
+				f.URL, f.OpsURL, f.Stdio = "http://"+b.Listen, "http://"+b.OpsListen, b.Stdio
 				ready()
 			},
 		})
 	})
-	for _, p := range []*part{work, serve} {
+	needed := []*part{work, serve}
+	if o.Stdio != nil {
+		needed = []*part{serve} // what it submits waits for the worker
+	}
+	for _, p := range needed {
 		if err := f.await(ctx, p); err != nil {
 			return nil, err
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -115,4 +116,53 @@ func Running(dir string) (Holder, bool) {
 	}
 	_ = f.Close() // it only looked
 	return Holder{}, false
+}
+
+// FreeDir chooses a data directory below base that no process uses: the one that
+// was used last, so that what was left unfinished there goes on, and first those
+// whose process did not end in order; a new one if all are in use. By the time
+// of Start another process may have taken it.
+func FreeDir(base string) (string, error) {
+	entries, err := os.ReadDir(base)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", fmt.Errorf("data directory: %w", err)
+	}
+	type candidate struct {
+		dir     string
+		crashed bool
+		used    time.Time
+	}
+	var free []candidate
+	taken := map[string]bool{}
+	for _, e := range entries {
+		dir := filepath.Join(base, e.Name())
+		taken[e.Name()] = true
+		info, err := os.Stat(lockPath(dir))
+		if err != nil {
+			continue // no farm's
+		}
+		f := flock.New(lockPath(dir))
+		if ok, err := f.TryRLock(); err != nil || !ok {
+			continue
+		}
+		_ = f.Close() // it only looked
+		free = append(free, candidate{dir, info.Size() > 0, info.ModTime()})
+	}
+	if len(free) == 0 {
+		for n := 1; ; n++ {
+			if name := fmt.Sprintf("farm-%d", n); !taken[name] {
+				return filepath.Join(base, name), nil
+			}
+		}
+	}
+	best := slices.MaxFunc(free, func(a, b candidate) int {
+		if a.crashed != b.crashed {
+			if a.crashed {
+				return 1
+			}
+			return -1
+		}
+		return a.used.Compare(b.used)
+	})
+	return best.dir, nil
 }
