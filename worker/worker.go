@@ -97,6 +97,9 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	}
 	tools, err := ffmpeg.Find(ctx)
 	if err != nil {
+		if ctx.Err() != nil {
+			return nil // it was told to end before it began
+		}
 		return fmt.Errorf("find ffmpeg: %w", err)
 	}
 	found, _ := encoder.Found(tools)

@@ -24,6 +24,7 @@
 //     tasks ended and nothing else is listened to.
 //   - tasks/get is answered without the SDK, at a tenth of the cost, in the
 //     same bytes.
+//   - [ServeStdio] serves the same handler on a pair of streams.
 //   - Whatever an error says that nobody meant for a client stays in the log.
 package mcptask
 

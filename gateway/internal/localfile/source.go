@@ -90,7 +90,7 @@ func (s *Sources) open(field, uri string) (*source, error) {
 func (s *Sources) openPath(field, path string) (_ *source, err error) {
 	actual, err := filepath.EvalSymlinks(path)
 	if err != nil {
-		return nil, s.unreadable(field, err)
+		return nil, unreadable(field, err)
 	}
 	rel, err := filepath.Rel(s.real, actual)
 	if err != nil || !filepath.IsLocal(rel) {
@@ -100,7 +100,7 @@ func (s *Sources) openPath(field, path string) (_ *source, err error) {
 	// Without blocking: it may be a pipe that nobody writes.
 	f, err := s.root.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, s.unreadable(field, err)
+		return nil, unreadable(field, err)
 	}
 	defer func() {
 		if err != nil {
@@ -110,7 +110,7 @@ func (s *Sources) openPath(field, path string) (_ *source, err error) {
 	info, err := f.Stat()
 	switch {
 	case err != nil:
-		return nil, s.unreadable(field, err)
+		return nil, unreadable(field, err)
 	case !info.Mode().IsRegular():
 		return nil, render.InvalidField(field, "", field+" names no regular file; send the URI of a video file.")
 	case info.Size() == 0:
@@ -120,25 +120,17 @@ func (s *Sources) openPath(field, path string) (_ *source, err error) {
 }
 
 // unreadable classifies the failure to open a file.
-func (s *Sources) unreadable(field string, err error) error {
+func unreadable(field string, err error) error {
+	_, fromSystem := errors.AsType[syscall.Errno](err)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.ELOOP):
 		return fs.ErrNotExist
 	case errors.Is(err, fs.ErrPermission):
 		return render.InvalidField(field, "", field+" names a file that vidforge may not read; change its permissions, or upload it instead.").WithCause(err)
-	case errors.Is(err, fs.ErrInvalid):
-		return fs.ErrNotExist
-	}
-	// Such as "path escapes from parent", when a link was changed meanwhile.
-	if pe := (*fs.PathError)(nil); errors.As(err, &pe) && errors.Unwrap(pe.Err) == nil && !isErrno(pe.Err) {
+	case !fromSystem: // links in a circle, or changed meanwhile so that they lead out
 		return fs.ErrNotExist
 	}
 	return fmt.Errorf("open a source: %w", err)
-}
-
-func isErrno(err error) bool {
-	_, ok := errors.AsType[syscall.Errno](err)
-	return ok
 }
 
 // below reports whether path is in dir, by its name alone.
