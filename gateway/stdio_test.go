@@ -96,7 +96,7 @@ func TestStdioSurface(t *testing.T) {
 	for text, want := range map[string]int{
 		"POST /v1/assets": 0, "download_url": 0, "Name the source by its file:/// URI": 1, "The video, file:///…": 1,
 		"A PNG, JPEG or WebP, file:///…": 1, `"description":"file:///… or vidforge://assets/…"`: 1, `"file_path"`: 2, `"preview_path"`: 2,
-		"file:///home/ann/clip.mov": 2,
+		"file:///home/ann/clip.mov": 3,
 	} {
 		if got := bytes.Count(raw, []byte(text)); got != want {
 			t.Errorf("%q is there %d times, not %d", text, got, want)

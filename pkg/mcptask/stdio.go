@@ -14,6 +14,7 @@ import (
 	"maps"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -63,7 +64,7 @@ func ServeStdio(ctx context.Context, h http.Handler, in io.Reader, out io.Writer
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	s := &stdio{h: h, opts: o, out: out, ctx: ctx, fail: cancel, calls: map[jsonrpc.ID]*stdioCall{}}
-	err := s.serve(in)
+	err := s.serve(in) //nolint:contextcheck // the connection's own, held by s
 	if cause := context.Cause(ctx); errors.Is(cause, errOutput) {
 		err = errors.Join(err, cause)
 	}
@@ -508,7 +509,7 @@ func (s *stdio) write(msg []byte) {
 	}
 	s.outMu.Lock()
 	defer s.outMu.Unlock()
-	if _, err := s.out.Write(append(msg[:len(msg):len(msg)], '\n')); err != nil {
+	if _, err := s.out.Write(append(slices.Clip(msg), '\n')); err != nil {
 		s.fail(fmt.Errorf("%w: %w", errOutput, err))
 	}
 }

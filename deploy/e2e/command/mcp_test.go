@@ -9,12 +9,12 @@ import (
 	"fmt"
 	"image/png"
 	"io"
+	"maps"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -29,7 +29,6 @@ type host struct {
 	u     *user
 	in    io.WriteCloser
 	lines chan string
-	mu    sync.Mutex
 	next  int
 }
 
@@ -76,7 +75,7 @@ func (u *user) mcp(args ...string) *host {
 	u.t.Cleanup(func() {
 		h.signal(syscall.SIGKILL)
 		go func() {
-			for range h.lines { //nolint:revive // so that its reader ends
+			for range h.lines { // so that its reader ends
 			}
 		}()
 		<-h.done
@@ -221,9 +220,7 @@ func (u *user) named(name string, seconds int) string {
 // draft are the arguments of a small render.
 func draft(path string, more arguments) arguments {
 	a := arguments{"source_asset_uri": fileURI(path), "output_format": "mp4", "resolution": "720p", "quality": "draft"}
-	for k, v := range more {
-		a[k] = v
-	}
+	maps.Copy(a, more)
 	return a
 }
 
@@ -293,7 +290,6 @@ func TestMCPHost(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	h.end()
-	u.t.Logf("files: %v", listing(t, u.path("vidforge-output")))
 	if got := listing(t, u.path("vidforge-output")); len(got) != 3 {
 		t.Errorf("files %q", got)
 	}
@@ -317,12 +313,12 @@ func TestMCPWithTheSDKsClient(t *testing.T) {
 	t.Parallel()
 	u := newUser(t)
 	clip := u.clip(1)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
 	for _, version := range []string{"2026-07-28", "2025-11-25", "2025-03-26"} {
 		cmd := exec.Command(binary, "mcp")
 		var logs buffer
 		cmd.Dir, cmd.Stderr, cmd.Env = u.dir, &logs, append(os.Environ(), "XDG_DATA_HOME="+u.dir, "TMPDIR="+u.tmp)
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		defer cancel()
 		cs, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).
 			Connect(ctx, &mcp.CommandTransport{Command: cmd, TerminateDuration: patience}, &mcp.ClientSessionOptions{ProtocolVersion: version})
 		if err != nil {
@@ -496,11 +492,11 @@ func TestMCPFilesOutOfReach(t *testing.T) {
 func TestMCPPipe(t *testing.T) {
 	t.Parallel()
 	u := newUser(t)
-	p := &process{t: t, cmd: exec.Command(binary, "mcp"), done: make(chan struct{})}
-	p.cmd.Dir, p.cmd.Env = u.dir, append(os.Environ(), "XDG_DATA_HOME="+u.dir)
-	p.cmd.Stdin = strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"pipe","version":"1"}}}` + "\n" +
+	cmd := exec.CommandContext(t.Context(), binary, "mcp")
+	cmd.Dir, cmd.Env = u.dir, append(os.Environ(), "XDG_DATA_HOME="+u.dir)
+	cmd.Stdin = strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"pipe","version":"1"}}}` + "\n" +
 		`{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n" + `{"jsonrpc":"2.0","id":2,"method":"ping"}`)
-	out, err := p.cmd.Output()
+	out, err := cmd.Output()
 	if lines := strings.Split(strings.TrimSpace(string(out)), "\n"); err != nil || len(lines) != 2 || !strings.Contains(lines[0], `"2025-11-25"`) || !strings.Contains(lines[1], `"id":2`) {
 		t.Errorf("%s, %v", out, err)
 	}

@@ -130,7 +130,7 @@ func (i *Importer) begin(ctx context.Context, v version, src *source) *oneImport
 	}
 	one := &oneImport{done: make(chan struct{})}
 	i.imports[v] = one
-	i.wg.Go(func() { //nolint:contextcheck // it outlives the call
+	i.wg.Go(func() {
 		defer close(one.done)
 		defer i.close(src)
 		one.id, one.err = i.run(i.ctx, v, src)

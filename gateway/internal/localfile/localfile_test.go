@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -259,7 +260,7 @@ func TestTheSameFileIsTheSameAsset(t *testing.T) {
 		wg.Go(func() { ids[n] = imported(p.imports, path) })
 	}
 	wg.Wait()
-	for _, id := range append(ids, imported(p.importer(p.dir), path), imported(p.imports, p.file(filepath.Join(p.dir, "sub", "a.mp4"), "one"))) {
+	for _, id := range append(slices.Clone(ids), imported(p.importer(p.dir), path), imported(p.imports, p.file(filepath.Join(p.dir, "sub", "a.mp4"), "one"))) {
 		if id != ids[0] {
 			t.Errorf("%s and %s", id, ids[0])
 		}

@@ -79,7 +79,7 @@ func (o *Output) Write(ctx context.Context, name string, c *farm.Content) (strin
 		err  error
 	}
 	done := make(chan result, 1)
-	o.wg.Go(func() { //nolint:contextcheck // it outlives the call
+	o.wg.Go(func() {
 		v, err, _ := o.flight.Do(c.Object.Key, func() (any, error) { return o.write(name, c) })
 		path, _ := v.(string)
 		done <- result{path, err}
@@ -127,7 +127,7 @@ func (o *Output) write(name string, c *farm.Content) (string, error) {
 func fetch(ctx context.Context, w io.Writer, c *farm.Content) (err error) {
 	r, err := c.Open(ctx, 0, 0)
 	if err != nil {
-		return err //nolint:wrapcheck // classified already
+		return err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
 	hash := sha256.New()
