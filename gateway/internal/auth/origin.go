@@ -42,8 +42,8 @@ func Guard(public *url.URL, allowed []string, next http.Handler) (http.Handler, 
 	if err != nil {
 		return nil, fmt.Errorf("trust allowed origins: %w", err)
 	}
-	shared := sharing(func(o string) bool { return slices.Contains(allowed, o) }, next)
-	everybody := sharing(func(string) bool { return true }, next)
+	shared := sharing(func(o string) bool { return slices.Contains(allowed, o) }, next, http.MethodGet, http.MethodHead, http.MethodPost, http.MethodDelete)
+	everybody := sharing(func(string) bool { return true }, next, http.MethodGet, http.MethodHead)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h, check := next, strict
 		switch {
@@ -79,12 +79,12 @@ func sameSite(origins ...string) (func(*http.Request) error, error) {
 	return func(r *http.Request) error { return errors.Join(cross.Check(r), checkOrigin(r, origins)) }, nil
 }
 
-// sharing tells browsers that pages of these origins may send requests and read
-// answers. No credential is sent by browsers themselves.
-func sharing(allowed func(origin string) bool, next http.Handler) http.Handler {
+// sharing tells browsers that pages of these origins may send requests of these
+// methods and read answers. No credential is sent by browsers themselves.
+func sharing(allowed func(origin string) bool, next http.Handler, methods ...string) http.Handler {
 	return cors.New(cors.Options{
 		AllowOriginFunc: allowed,
-		AllowedMethods:  []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodDelete},
+		AllowedMethods:  methods,
 		// Mcp-Param-… are named by tools; trace headers by whoever traces.
 		AllowedHeaders: []string{"*"},
 		ExposedHeaders: []string{

@@ -4,16 +4,12 @@ import (
 	"bytes"
 	"context"
 	"crypto"
-	"crypto/ecdsa"
-	"crypto/ed25519"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -26,128 +22,11 @@ import (
 
 	"github.com/go-jose/go-jose/v4"
 
+	"github.com/vidforge/vidforge/gateway/internal/auth/authtest"
 	"github.com/vidforge/vidforge/pkg/render"
 )
 
 const resource = "https://render.example.org/mcp"
-
-// issuerServer is an authorization server as far as resource servers see it.
-type issuerServer struct {
-	*httptest.Server
-	testing.TB
-
-	mu      sync.Mutex
-	set     any            // what /keys answers
-	broken  bool           // every answer is 500
-	meta    map[string]any // metadata by path; nil: the usual one
-	fetches map[string]int
-	hold    chan struct{} // /keys waits for it
-	arrived chan struct{} // /keys tells it before
-}
-
-func newIssuer(t testing.TB, keys ...jose.JSONWebKey) *issuerServer {
-	t.Helper()
-	s := &issuerServer{TB: t, fetches: map[string]int{}}
-	s.publish(keys...)
-	s.Server = httptest.NewServer(http.HandlerFunc(s.serve))
-	t.Cleanup(s.Close)
-	return s
-}
-
-func (s *issuerServer) serve(w http.ResponseWriter, r *http.Request) {
-	s.mu.Lock()
-	s.fetches[r.URL.Path]++
-	set, broken, hold, arrived := s.set, s.broken, s.hold, s.arrived
-	meta := s.meta
-	s.mu.Unlock()
-	if meta == nil {
-		meta = map[string]any{"/.well-known/oauth-authorization-server": map[string]any{"issuer": s.URL, "jwks_uri": s.URL + "/keys"}}
-	}
-	doc, ok := meta[r.URL.Path]
-	if r.URL.Path == "/keys" {
-		if hold != nil {
-			arrived <- struct{}{}
-			<-hold
-		}
-		doc, ok = set, true
-	}
-	switch {
-	case broken:
-		http.Error(w, "broken", http.StatusInternalServerError)
-	case !ok:
-		http.NotFound(w, r)
-	default:
-		if err := json.NewEncoder(w).Encode(doc); err != nil {
-			s.Error(err)
-		}
-	}
-}
-
-func (s *issuerServer) publish(keys ...jose.JSONWebKey) {
-	public := jose.JSONWebKeySet{Keys: []jose.JSONWebKey{}}
-	for _, k := range keys {
-		public.Keys = append(public.Keys, k.Public())
-	}
-	s.change(func() { s.set = public })
-}
-
-func (s *issuerServer) change(fn func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	fn()
-}
-
-func (s *issuerServer) keyFetches() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.fetches["/keys"]
-}
-
-func newKey(t testing.TB, kid string, alg jose.SignatureAlgorithm) jose.JSONWebKey {
-	t.Helper()
-	var k any
-	var err error
-	switch alg {
-	case jose.ES256:
-		k, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	case jose.ES384:
-		k, err = ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
-	case jose.EdDSA:
-		_, k, err = ed25519.GenerateKey(rand.Reader)
-	default:
-		k, err = rsa.GenerateKey(rand.Reader, 2048)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return jose.JSONWebKey{Key: k, KeyID: kid, Algorithm: string(alg), Use: "sig"}
-}
-
-// sign makes a token. A header value of nil leaves that header away.
-func sign(t testing.TB, k jose.JSONWebKey, payload []byte, headers map[jose.HeaderKey]any) string {
-	t.Helper()
-	opts := (&jose.SignerOptions{}).WithType("at+jwt")
-	for name, v := range headers {
-		if v == nil {
-			delete(opts.ExtraHeaders, name)
-		} else {
-			opts.WithHeader(name, v)
-		}
-	}
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.SignatureAlgorithm(k.Algorithm), Key: k}, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	sig, err := signer.Sign(payload)
-	if err != nil {
-		t.Fatal(err)
-	}
-	token, err := sig.CompactSerialize()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return token
-}
 
 // clockAt is a clock that tests move.
 type clockAt struct {
@@ -170,7 +49,7 @@ func (c *clockAt) pass(d time.Duration) {
 type bench struct {
 	testing.TB
 
-	issuer *issuerServer
+	issuer *authtest.Issuer
 	clock  *clockAt
 	key    jose.JSONWebKey
 	tokens *Tokens
@@ -179,8 +58,8 @@ type bench struct {
 
 func newBench(t testing.TB, change ...func(*TokensConfig)) *bench {
 	t.Helper()
-	b := &bench{TB: t, clock: &clockAt{t: time.Unix(1_800_000_000, 0)}, key: newKey(t, "k1", jose.ES256), logs: &bytes.Buffer{}}
-	b.issuer = newIssuer(t, b.key)
+	b := &bench{TB: t, clock: &clockAt{t: time.Unix(1_800_000_000, 0)}, key: authtest.NewKey(t, "k1", jose.ES256), logs: &bytes.Buffer{}}
+	b.issuer = authtest.New(t, b.key)
 	c := TokensConfig{Issuers: []Issuer{{URL: b.issuer.URL}}, Leeway: time.Minute, Now: b.clock.now, Logger: slog.New(slog.NewTextHandler(b.logs, nil))}
 	for _, fn := range change {
 		fn(&c)
@@ -192,26 +71,14 @@ func newBench(t testing.TB, change ...func(*TokensConfig)) *bench {
 	return b
 }
 
-// claims are those of a good token, with changes; a nil leaves a claim away.
 func (b *bench) claims(changes map[string]any) []byte {
 	b.Helper()
-	now := b.clock.now().Unix()
-	c := map[string]any{
-		"iss": b.issuer.URL, "sub": "alice", "aud": resource, "tenant": "acme", "scope": "openid render:write asset:read",
-		"iat": now, "nbf": now, "exp": now + 300,
-	}
-	maps.Copy(c, changes)
-	maps.DeleteFunc(c, func(_ string, v any) bool { return v == nil })
-	p, err := json.Marshal(c)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return p
+	return b.issuer.Claims(b.clock.now(), resource, changes)
 }
 
 func (b *bench) token(changes map[string]any) string {
 	b.Helper()
-	return sign(b.TB, b.key, b.claims(changes), nil)
+	return authtest.Sign(b.TB, b.key, b.claims(changes), nil)
 }
 
 func (b *bench) want(what, token string, code render.Code) *render.Error {
@@ -240,7 +107,7 @@ func TestGoodTokens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.Tenant != "acme" || p.Subject != "alice" || p.Issuer != b.issuer.URL || !slices.Equal(p.Scopes, []string{"render:write", "asset:read"}) {
+	if p.Tenant != "acme" || p.Subject != "alice" || p.Issuer != b.issuer.URL || !slices.Equal(p.Scopes, []string{"render:write", "asset:read", "asset:write"}) {
 		t.Errorf("principal %+v", p)
 	}
 	for name, changes := range map[string]map[string]any{
@@ -255,9 +122,9 @@ func TestGoodTokens(t *testing.T) {
 		b.want(name, b.token(changes), "")
 	}
 	for _, typ := range []any{nil, "JWT", "jwt", "at+jwt", "AT+JWT", "application/at+jwt"} {
-		b.want(fmt.Sprint("typ ", typ), sign(t, b.key, b.claims(nil), map[jose.HeaderKey]any{"typ": typ}), "")
+		b.want(fmt.Sprint("typ ", typ), authtest.Sign(t, b.key, b.claims(nil), map[jose.HeaderKey]any{"typ": typ}), "")
 	}
-	if n := b.issuer.keyFetches(); n != 1 {
+	if n := b.issuer.KeyFetches(); n != 1 {
 		t.Errorf("%d fetches of the keys", n)
 	}
 }
@@ -343,31 +210,31 @@ func TestWrongClaims(t *testing.T) {
 		"and more":       string(b.claims(nil)) + "{}",
 		"deep":           strings.Repeat(`{"a":`, 2000) + "1" + strings.Repeat("}", 2000),
 	} {
-		b.want(name, sign(t, b.key, []byte(payload), nil), render.CodeCredentialInvalid)
+		b.want(name, authtest.Sign(t, b.key, []byte(payload), nil), render.CodeCredentialInvalid)
 	}
-	if n := b.issuer.keyFetches(); n != 0 {
+	if n := b.issuer.KeyFetches(); n != 0 {
 		t.Errorf("wrong claims made %d fetches", n)
 	}
 }
 
 func TestWrongSignatures(t *testing.T) {
 	t.Parallel()
-	rs := newKey(t, "rs", jose.RS256)
+	rs := authtest.NewKey(t, "rs", jose.RS256)
 	b := newBench(t)
-	b.issuer.publish(b.key, rs)
+	b.issuer.Publish(b.key, rs)
 	good := b.token(nil)
 	parts := strings.Split(good, ".")
 	raw := func(header, payload string, sig []byte) string {
 		e := base64.RawURLEncoding
 		return e.EncodeToString([]byte(header)) + "." + e.EncodeToString([]byte(payload)) + "." + e.EncodeToString(sig)
 	}
-	forged := newKey(t, "k1", jose.ES256)
+	forged := authtest.NewKey(t, "k1", jose.ES256)
 	der, err := json.Marshal(rs.Public())
 	if err != nil {
 		t.Fatal(err)
 	}
 	hmacOf := func(secret []byte) string {
-		return sign(t, jose.JSONWebKey{Key: secret, KeyID: "rs", Algorithm: "HS256"}, b.claims(nil), nil)
+		return authtest.Sign(t, jose.JSONWebKey{Key: secret, KeyID: "rs", Algorithm: "HS256"}, b.claims(nil), nil)
 	}
 	n := rs.Key.(*rsa.PrivateKey).N.Bytes()
 	for name, token := range map[string]string{
@@ -376,20 +243,20 @@ func TestWrongSignatures(t *testing.T) {
 		"no alg":                raw(`{"kid":"k1"}`, string(b.claims(nil)), []byte("x")),
 		"HMAC of the key":       hmacOf(der),
 		"HMAC of the modulus":   hmacOf(n),
-		"another key":           sign(t, forged, b.claims(nil), nil),
-		"key in the header":     sign(t, forged, b.claims(nil), map[jose.HeaderKey]any{"jwk": forged.Public()}),
-		"key set in the header": sign(t, forged, b.claims(nil), map[jose.HeaderKey]any{"jku": "https://evil.example.org/keys"}),
+		"another key":           authtest.Sign(t, forged, b.claims(nil), nil),
+		"key in the header":     authtest.Sign(t, forged, b.claims(nil), map[jose.HeaderKey]any{"jwk": forged.Public()}),
+		"key set in the header": authtest.Sign(t, forged, b.claims(nil), map[jose.HeaderKey]any{"jku": "https://evil.example.org/keys"}),
 		"other payload":         parts[0] + "." + base64.RawURLEncoding.EncodeToString(b.claims(map[string]any{"tenant": "other"})) + "." + parts[2],
 		"cut signature":         good[:len(good)-4],
 		"no signature":          parts[0] + "." + parts[1] + ".",
 		"two parts":             parts[0] + "." + parts[1],
 		"four parts":            good + ".x",
-		"key id of another":     sign(t, jose.JSONWebKey{Key: b.key.Key, KeyID: "rs", Algorithm: "ES256"}, b.claims(nil), nil),
-		"critical":              sign(t, b.key, b.claims(nil), map[jose.HeaderKey]any{"crit": []string{"exp"}, "exp": 1}),
-		"an ID token's kind":    sign(t, b.key, b.claims(nil), map[jose.HeaderKey]any{"typ": "id+jwt"}),
-		"a logout token":        sign(t, b.key, b.claims(nil), map[jose.HeaderKey]any{"typ": "logout+jwt"}),
-		"a proof":               sign(t, b.key, b.claims(nil), map[jose.HeaderKey]any{"typ": "dpop+jwt"}),
-		"typ no text":           sign(t, b.key, b.claims(nil), map[jose.HeaderKey]any{"typ": 7}),
+		"key id of another":     authtest.Sign(t, jose.JSONWebKey{Key: b.key.Key, KeyID: "rs", Algorithm: "ES256"}, b.claims(nil), nil),
+		"critical":              authtest.Sign(t, b.key, b.claims(nil), map[jose.HeaderKey]any{"crit": []string{"exp"}, "exp": 1}),
+		"an ID token's kind":    authtest.Sign(t, b.key, b.claims(nil), map[jose.HeaderKey]any{"typ": "id+jwt"}),
+		"a logout token":        authtest.Sign(t, b.key, b.claims(nil), map[jose.HeaderKey]any{"typ": "logout+jwt"}),
+		"a proof":               authtest.Sign(t, b.key, b.claims(nil), map[jose.HeaderKey]any{"typ": "dpop+jwt"}),
+		"typ no text":           authtest.Sign(t, b.key, b.claims(nil), map[jose.HeaderKey]any{"typ": 7}),
 		"huge":                  b.token(map[string]any{"x": strings.Repeat("a", maxToken)}),
 		"huge and no token":     strings.Repeat("a", 1<<20),
 		"an encrypted one":      "eyJhbGciOiJkaXIiLCJlbmMiOiJBMTI4R0NNIn0..x.x.x",
@@ -405,22 +272,22 @@ func TestWrongSignatures(t *testing.T) {
 func TestAlgorithms(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, func(c *TokensConfig) { c.Algorithms = []string{"ES256", "EdDSA"} })
-	es384, ed, rs := newKey(t, "es384", jose.ES384), newKey(t, "ed", jose.EdDSA), newKey(t, "rs", jose.RS256)
-	b.issuer.publish(b.key, es384, ed, rs)
+	es384, ed, rs := authtest.NewKey(t, "es384", jose.ES384), authtest.NewKey(t, "ed", jose.EdDSA), authtest.NewKey(t, "rs", jose.RS256)
+	b.issuer.Publish(b.key, es384, ed, rs)
 	b.want("ES256", b.token(nil), "")
-	b.want("EdDSA", sign(t, ed, b.claims(nil), nil), "")
-	b.want("ES384", sign(t, es384, b.claims(nil), nil), render.CodeCredentialInvalid)
-	b.want("RS256", sign(t, rs, b.claims(nil), nil), render.CodeCredentialInvalid)
+	b.want("EdDSA", authtest.Sign(t, ed, b.claims(nil), nil), "")
+	b.want("ES384", authtest.Sign(t, es384, b.claims(nil), nil), render.CodeCredentialInvalid)
+	b.want("RS256", authtest.Sign(t, rs, b.claims(nil), nil), render.CodeCredentialInvalid)
 	for _, bad := range []string{"none", "HS256", "RS1", "ES256K", ""} {
 		if _, err := NewTokens(TokensConfig{Issuers: []Issuer{{URL: "https://x"}}, Algorithms: []string{bad}}); err == nil {
 			t.Errorf("algorithm %q was taken", bad)
 		}
 	}
 	all := newBench(t)
-	ps := newKey(t, "ps", jose.PS256)
-	all.issuer.publish(ps, es384, ed, rs)
+	ps := authtest.NewKey(t, "ps", jose.PS256)
+	all.issuer.Publish(ps, es384, ed, rs)
 	for _, k := range []jose.JSONWebKey{ps, es384, ed, rs} {
-		all.want(k.Algorithm, sign(t, k, all.claims(nil), nil), "")
+		all.want(k.Algorithm, authtest.Sign(t, k, all.claims(nil), nil), "")
 	}
 }
 
@@ -433,14 +300,14 @@ func TestSetsAreSifted(t *testing.T) {
 		t.Skip("this Go makes no short keys:", err)
 	}
 	weak := jose.JSONWebKey{Key: short, KeyID: "weak", Algorithm: "RS256"}
-	enc := newKey(t, "enc", jose.ES256)
+	enc := authtest.NewKey(t, "enc", jose.ES256)
 	enc.Use = "enc"
 	secret := map[string]string{"kty": "oct", "kid": "oct", "k": base64.RawURLEncoding.EncodeToString(bytes.Repeat([]byte("k"), 32))}
-	b.issuer.change(func() {
-		b.issuer.set = map[string]any{"keys": []any{7, map[string]string{"kty": "new"}, secret, weak.Public(), enc.Public(), b.key.Public()}}
+	b.issuer.Change(func(a *authtest.Answers) {
+		a.Set = map[string]any{"keys": []any{7, map[string]string{"kty": "new"}, secret, weak.Public(), enc.Public(), b.key.Public()}}
 	})
 	b.want("good", b.token(nil), "")
-	b.want("key for encryption", sign(t, jose.JSONWebKey{Key: enc.Key, KeyID: "enc", Algorithm: "ES256"}, b.claims(nil), nil), render.CodeCredentialInvalid)
+	b.want("key for encryption", authtest.Sign(t, jose.JSONWebKey{Key: enc.Key, KeyID: "enc", Algorithm: "ES256"}, b.claims(nil), nil), render.CodeCredentialInvalid)
 	if token := weakSign(t, short, b.claims(nil)); token != "" {
 		b.want("short key", token, render.CodeCredentialInvalid)
 	}
@@ -464,32 +331,32 @@ func weakSign(t *testing.T, k *rsa.PrivateKey, payload []byte) string {
 func TestRotation(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	old, next := b.token(nil), newKey(t, "k2", jose.ES256)
+	old, next := b.token(nil), authtest.NewKey(t, "k2", jose.ES256)
 	b.want("old key", old, "")
-	b.issuer.publish(b.key, next)
+	b.issuer.Publish(b.key, next)
 	b.clock.pass(retryKeysAfter)
-	b.want("new key", sign(t, next, b.claims(nil), nil), "")
-	if n := b.issuer.keyFetches(); n != 2 {
+	b.want("new key", authtest.Sign(t, next, b.claims(nil), nil), "")
+	if n := b.issuer.KeyFetches(); n != 2 {
 		t.Errorf("%d fetches after a rotation", n)
 	}
 	for i := range 50 {
 		k := b.key
 		k.KeyID = fmt.Sprint("made up ", i)
-		b.want("unknown key id", sign(t, k, b.claims(nil), nil), render.CodeCredentialInvalid)
+		b.want("unknown key id", authtest.Sign(t, k, b.claims(nil), nil), render.CodeCredentialInvalid)
 	}
-	if n := b.issuer.keyFetches(); n != 2 {
+	if n := b.issuer.KeyFetches(); n != 2 {
 		t.Errorf("%d fetches after unknown key ids", n)
 	}
 	b.clock.pass(retryKeysAfter)
 	k := b.key
 	k.KeyID = "yet another"
-	b.want("unknown key id later", sign(t, k, b.claims(nil), nil), render.CodeCredentialInvalid)
-	if n := b.issuer.keyFetches(); n != 3 {
+	b.want("unknown key id later", authtest.Sign(t, k, b.claims(nil), nil), render.CodeCredentialInvalid)
+	if n := b.issuer.KeyFetches(); n != 3 {
 		t.Errorf("%d fetches after an unknown key id later", n)
 	}
-	long := sign(t, b.key, b.claims(map[string]any{"exp": b.clock.now().Unix() + 3600}), nil)
+	long := authtest.Sign(t, b.key, b.claims(map[string]any{"exp": b.clock.now().Unix() + 3600}), nil)
 	b.want("long-lived", long, "")
-	b.issuer.publish(next)
+	b.issuer.Publish(next)
 	b.want("withdrawn, known", long, "")
 	b.clock.pass(renewKeysEvery)
 	b.want("withdrawn, fetched again", long, render.CodeCredentialInvalid)
@@ -500,13 +367,13 @@ func TestKeysWithoutNames(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.key.KeyID, b.key.Algorithm = "", "ES256"
-	b.issuer.publish(b.key)
+	b.issuer.Publish(b.key)
 	b.want("unnamed", b.token(nil), "")
-	b.key = newKey(t, "", jose.ES256)
-	b.issuer.publish(b.key)
+	b.key = authtest.NewKey(t, "", jose.ES256)
+	b.issuer.Publish(b.key)
 	b.clock.pass(retryKeysAfter)
 	b.want("unnamed, another", b.token(nil), "")
-	b.want("unnamed, forged", sign(t, newKey(t, "", jose.ES256), b.claims(nil), nil), render.CodeCredentialInvalid)
+	b.want("unnamed, forged", authtest.Sign(t, authtest.NewKey(t, "", jose.ES256), b.claims(nil), nil), render.CodeCredentialInvalid)
 }
 
 // TestKeysOutOfReach: known keys go on, with new tokens too; what would need
@@ -514,22 +381,22 @@ func TestKeysWithoutNames(t *testing.T) {
 func TestKeysOutOfReach(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	b.issuer.change(func() { b.issuer.broken = true })
+	b.issuer.Change(func(a *authtest.Answers) { a.Broken = true })
 	if e := b.want("no keys yet", b.token(nil), render.CodeUnavailable); !e.Temporary || e.RetryAfter <= 0 {
 		t.Errorf("error %+v", e)
 	}
 	b.want("no keys yet, at once again", b.token(nil), render.CodeUnavailable)
-	b.issuer.change(func() { b.issuer.broken = false })
+	b.issuer.Change(func(a *authtest.Answers) { a.Broken = false })
 	b.clock.pass(retryKeysAfter)
 	b.want("keys", b.token(nil), "")
-	b.issuer.change(func() { b.issuer.broken = true })
+	b.issuer.Change(func(a *authtest.Answers) { a.Broken = true })
 	for range 3 {
 		b.clock.pass(renewKeysEvery)
 		b.want("known key", b.token(nil), "")
-		unknown := newKey(t, "k2", jose.ES256)
-		b.want("unknown key", sign(t, unknown, b.claims(nil), nil), render.CodeUnavailable)
+		unknown := authtest.NewKey(t, "k2", jose.ES256)
+		b.want("unknown key", authtest.Sign(t, unknown, b.claims(nil), nil), render.CodeUnavailable)
 		unknown.KeyID = "k1"
-		b.want("forged", sign(t, unknown, b.claims(nil), nil), render.CodeCredentialInvalid)
+		b.want("forged", authtest.Sign(t, unknown, b.claims(nil), nil), render.CodeCredentialInvalid)
 		b.want("expired", b.token(map[string]any{"exp": 1}), render.CodeCredentialInvalid)
 	}
 	if !strings.Contains(b.logs.String(), "cannot be fetched") {
@@ -540,7 +407,7 @@ func TestKeysOutOfReach(t *testing.T) {
 			t.Errorf("the log holds %s: %s", secret, b.logs)
 		}
 	}
-	b.issuer.change(func() { b.issuer.broken = false; b.issuer.set = map[string]any{"keys": []any{}} })
+	b.issuer.Change(func(a *authtest.Answers) { a.Broken = false; a.Set = map[string]any{"keys": []any{}} })
 	b.clock.pass(renewKeysEvery)
 	b.want("a set without keys is none", b.token(nil), "")
 }
@@ -551,7 +418,7 @@ func TestOneFetchForMany(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	hold, arrived := make(chan struct{}), make(chan struct{}, 1)
-	b.issuer.change(func() { b.issuer.hold, b.issuer.arrived = hold, arrived })
+	b.issuer.Change(func(a *authtest.Answers) { a.Hold, a.Arrived = hold, arrived })
 	token := b.token(nil)
 	leaving, leave := context.WithCancel(t.Context())
 	errs := make(chan error, 20)
@@ -573,13 +440,13 @@ func TestOneFetchForMany(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if n := b.issuer.keyFetches(); n != 1 {
+	if n := b.issuer.KeyFetches(); n != 1 {
 		t.Errorf("%d fetches", n)
 	}
 	b.want("after all", token, "")
 
 	hold = make(chan struct{})
-	b.issuer.change(func() { b.issuer.hold = hold })
+	b.issuer.Change(func(a *authtest.Answers) { a.Hold = hold })
 	b.clock.pass(renewKeysEvery)
 	first := make(chan error, 1)
 	fresh := b.token(nil)
@@ -676,7 +543,7 @@ func TestDiscovery(t *testing.T) {
 					tc.Issuers[0].JWKS = url + c.jwks
 				}
 			})
-			b.issuer.change(func() { b.issuer.meta = c.meta(url) })
+			b.issuer.Change(func(a *authtest.Answers) { a.Meta = c.meta(url) })
 			b.want(name, b.token(map[string]any{"iss": url + c.issuer}), c.code)
 		})
 	}
@@ -702,14 +569,14 @@ func TestRedirects(t *testing.T) {
 // TestIssuersKeepApart: a key of one issuer signs nothing for another.
 func TestIssuersKeepApart(t *testing.T) {
 	t.Parallel()
-	k2 := newKey(t, "k1", jose.ES256) // the same name, as it happens
-	second := newIssuer(t, k2)
+	k2 := authtest.NewKey(t, "k1", jose.ES256) // the same name, as it happens
+	second := authtest.New(t, k2)
 	b := newBench(t, func(c *TokensConfig) { c.Issuers = append(c.Issuers, Issuer{URL: second.URL}) })
 	b.want("first", b.token(nil), "")
-	b.want("second", sign(t, k2, b.claims(map[string]any{"iss": second.URL}), nil), "")
+	b.want("second", authtest.Sign(t, k2, b.claims(map[string]any{"iss": second.URL}), nil), "")
 	b.want("the first's key for the second", b.token(map[string]any{"iss": second.URL}), render.CodeCredentialInvalid)
-	b.want("the second's key for the first", sign(t, k2, b.claims(nil), nil), render.CodeCredentialInvalid)
-	second.change(func() { second.broken = true })
+	b.want("the second's key for the first", authtest.Sign(t, k2, b.claims(nil), nil), render.CodeCredentialInvalid)
+	second.Change(func(a *authtest.Answers) { a.Broken = true })
 	b.clock.pass(renewKeysEvery)
 	b.want("one of two is down", b.token(nil), "")
 	if got := b.tokens.Issuers(); !slices.Equal(got, []string{b.issuer.URL, second.URL}) {
@@ -808,7 +675,7 @@ func FuzzClaims(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, payload []byte) {
-		p, err := b.tokens.Verify(t.Context(), sign(t, b.key, payload, nil), resource)
+		p, err := b.tokens.Verify(t.Context(), authtest.Sign(t, b.key, payload, nil), resource)
 		if err != nil {
 			if render.CodeOf(err) != render.CodeCredentialInvalid {
 				t.Fatalf("%q: %v", payload, err)
