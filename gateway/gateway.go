@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"net/url"
@@ -23,6 +24,7 @@ import (
 	"github.com/vidforge/vidforge/gateway/internal/auth"
 	"github.com/vidforge/vidforge/gateway/internal/contract"
 	"github.com/vidforge/vidforge/gateway/internal/httpapi"
+	"github.com/vidforge/vidforge/gateway/internal/limits"
 	"github.com/vidforge/vidforge/pkg/farm"
 	"github.com/vidforge/vidforge/pkg/ledger"
 	"github.com/vidforge/vidforge/pkg/ops"
@@ -76,6 +78,18 @@ type Config struct {
 	// Registry holds what /metrics shows. Defaults to a new one.
 	Registry *prometheus.Registry `json:"-"`
 
+	// RequestRate is how many requests a second a tenant may send over time, to
+	// all gateways together, and RequestBurst how many at once. Default to 200
+	// and 4000 with KeysFile or OAuthIssuers, else to no
+	// limit; negative is no limit.
+	RequestRate  float64
+	RequestBurst int
+	// MaxOpenRequests and MaxSessions of a credential at this gateway: streams,
+	// held calls, uploads and downloads count as open requests. Default to 2048
+	// and 1024 with KeysFile or OAuthIssuers, else to no
+	// limit; negative is no limit.
+	MaxOpenRequests int
+	MaxSessions     int
 	// MaxConcurrent unfinished renders of a tenant. Defaults to 16.
 	MaxConcurrent int
 	// MaxAssetBytes of one upload. Defaults to 16 GiB.
@@ -132,6 +146,15 @@ const (
 	maxHeaderBytes    = 64 << 10
 )
 
+// Limits of a gateway that strangers reach: far beyond what a client does that
+// polls as it is told.
+const (
+	defaultRequestRate  = 200.0
+	defaultRequestBurst = 4000
+	defaultOpenRequests = 2048
+	defaultSessions     = 1024
+)
+
 func (c Config) withDefaults() Config {
 	c.Listen = cmp.Or(c.Listen, "127.0.0.1:8080")
 	c.OpsListen = cmp.Or(c.OpsListen, "127.0.0.1:8081")
@@ -139,6 +162,13 @@ func (c Config) withDefaults() Config {
 	c.StallTimeout = cmp.Or(c.StallTimeout, time.Minute)
 	c.ShutdownTimeout = cmp.Or(c.ShutdownTimeout, 20*time.Second)
 	c.OAuthLeeway = cmp.Or(c.OAuthLeeway, time.Minute)
+	if c.KeysFile != "" || c.OAuthIssuers != "" {
+		c.RequestRate, c.RequestBurst = cmp.Or(c.RequestRate, defaultRequestRate), cmp.Or(c.RequestBurst, defaultRequestBurst)
+		c.MaxOpenRequests, c.MaxSessions = cmp.Or(c.MaxOpenRequests, defaultOpenRequests), cmp.Or(c.MaxSessions, defaultSessions)
+	}
+	if c.RequestRate > 0 {
+		c.RequestBurst = cmp.Or(c.RequestBurst, max(1, int(math.Ceil(c.RequestRate))))
+	}
 	c.Registry = cmp.Or(c.Registry, prometheus.NewRegistry())
 	if c.Ready == nil {
 		c.Ready = func(Bound) {}
@@ -211,6 +241,7 @@ type facade interface {
 	Run(ctx context.Context) error
 	Ready(ctx context.Context) error
 	Limits() farm.Config
+	limits.Rates
 }
 
 var _ facade = (*farm.Farm)(nil)

@@ -20,6 +20,7 @@ import (
 	"github.com/vidforge/vidforge/gateway/internal/auth"
 	"github.com/vidforge/vidforge/gateway/internal/contract"
 	"github.com/vidforge/vidforge/gateway/internal/httpapi"
+	"github.com/vidforge/vidforge/gateway/internal/limits"
 	"github.com/vidforge/vidforge/gateway/internal/session"
 	"github.com/vidforge/vidforge/gateway/internal/videorender"
 	"github.com/vidforge/vidforge/pkg/mcptask"
@@ -36,6 +37,7 @@ type server struct {
 	older    *contract.Service
 	stdio    *stdioServer // nil without Config.Stdio
 	sessions *session.Sessions
+	gate     *limits.Gate
 	mux      *http.ServeMux
 	handler  http.Handler
 	requests *prometheus.HistogramVec
@@ -56,10 +58,11 @@ func newServer(c Config, f facade, with shared, bound string) (*server, error) {
 		return nil, err
 	}
 	s := &server{cfg: c, publicURL: public.String(), mux: http.NewServeMux()}
-	limits := f.Limits()
+	bounds := f.Limits()
 	settings := contract.Config{
 		Farm: f, Version: c.Version, PublicURL: public.String(), Logger: c.Logger, Tracer: telemetry.Tracer(),
-		Limits: contract.Limits{MaxAssetBytes: limits.MaxAssetBytes, MaxConcurrentRenders: limits.MaxConcurrent},
+		Limits:      contract.Limits{MaxAssetBytes: bounds.MaxAssetBytes, MaxConcurrentRenders: bounds.MaxConcurrent},
+		MaxSessions: max(0, c.MaxSessions),
 	}
 	if s.contract, err = contract.New(settings); err != nil {
 		return nil, fmt.Errorf("make the MCP contract: %w", err)
@@ -77,11 +80,14 @@ func newServer(c Config, f facade, with shared, bound string) (*server, error) {
 	if err := c.authorize(a, public); err != nil {
 		return nil, err
 	}
+	if s.gate, err = limits.New(f, s.limitsOf(a), c.Registry); err != nil {
+		return nil, fmt.Errorf("make limits: %w", err)
+	}
 	httpapi.Register(s.mux, httpapi.Config{
-		Farm: f, Contract: s.contract, Auth: a, BasePath: public.Path, Stall: c.StallTimeout, CSRFKey: with.formKey, Logger: c.Logger,
+		Farm: f, Contract: s.contract, Auth: a, Admit: func(next http.Handler) http.Handler { return s.admit(a.Fail, next) }, BasePath: public.Path, Stall: c.StallTimeout, CSRFKey: with.formKey, Logger: c.Logger,
 	})
 	s.sessions, err = session.New(session.Options{
-		Secret: with.sessionKey, Registry: with.registry, RenewEvery: limits.Tuning.BeatEvery, WriteTimeout: c.StallTimeout,
+		Secret: with.sessionKey, Registry: with.registry, RenewEvery: bounds.Tuning.BeatEvery, WriteTimeout: c.StallTimeout,
 		Principal: func(r *http.Request) string {
 			req, _ := auth.RequestFrom(r.Context())
 			return req.Key()
@@ -93,8 +99,8 @@ func newServer(c Config, f facade, with shared, bound string) (*server, error) {
 	}
 	for _, endpoint := range s.endpoints() {
 		own := a.For(endpoint.Path())
-		s.mux.Handle(endpoint.Path(), own.Middleware(s.sessions.Handler(endpoint.Path(), own.ScopeGate(endpoint.RequestScopes,
-			func(need []string) error { return contract.InsufficientScope(need, endpoint.Endpoint()) }, mcpHandler(endpoint)))))
+		s.mux.Handle(endpoint.Path(), own.Middleware(s.admit(refuseMCP(endpoint, own.Fail), sized(own.Fail, s.sessions.Handler(endpoint.Path(), own.ScopeGate(endpoint.RequestScopes,
+			func(need []string) error { return contract.InsufficientScope(need, endpoint.Endpoint()) }, mcpHandler(endpoint)))))))
 		if err := own.RegisterMetadata(s.mux); err != nil {
 			return nil, fmt.Errorf("serve metadata: %w", err)
 		}
@@ -166,6 +172,8 @@ func (s *server) observe(next http.Handler) http.Handler {
 			trace.WithAttributes(attribute.String("http.request.method", r.Method), attribute.String("http.route", route)))
 		defer span.End()
 		ctx = auth.WithRequest(ctx, auth.Request{ID: id, Span: span.SpanContext()})
+		who := &caller{}
+		ctx = context.WithValue(ctx, callerKey{}, who)
 		w.Header().Set("X-Request-ID", id)
 		rec := &recorder{ResponseWriter: w}
 		defer func() {
@@ -177,7 +185,7 @@ func (s *server) observe(next http.Handler) http.Handler {
 					p = nil
 				}
 			}
-			s.finish(ctx, r, route, id, rec, time.Since(began), span)
+			s.finish(ctx, r, route, id, who.tenant, rec, time.Since(began), span)
 			if p != nil {
 				panic(http.ErrAbortHandler)
 			}
@@ -192,7 +200,7 @@ func (s *server) observe(next http.Handler) http.Handler {
 
 // finish records a request. Neither path nor query is logged: they hold
 // handles and names.
-func (s *server) finish(ctx context.Context, r *http.Request, route, id string, rec *recorder, took time.Duration, span trace.Span) {
+func (s *server) finish(ctx context.Context, r *http.Request, route, id, tenant string, rec *recorder, took time.Duration, span trace.Span) {
 	status := rec.status
 	if status == 0 {
 		status = http.StatusOK
@@ -202,7 +210,7 @@ func (s *server) finish(ctx context.Context, r *http.Request, route, id string, 
 		span.SetStatus(codes.Error, http.StatusText(status))
 	}
 	s.requests.WithLabelValues(route, methodLabel(r.Method), strconv.Itoa(status)).Observe(took.Seconds())
-	s.cfg.Logger.InfoContext(ctx, "request", "request_id", id, "method", r.Method, "route", route, "mcp_method", mcpMethod(r),
+	s.cfg.Logger.InfoContext(ctx, "request", "request_id", id, "method", r.Method, "route", route, "mcp_method", mcpMethod(r), telemetry.KeyTenant, tenant,
 		"status", status, "bytes", rec.bytes, "ms", took.Milliseconds())
 }
 

@@ -130,9 +130,34 @@ func (e Entry) validate() error {
 	return nil
 }
 
+// Limits are what a tenant may use, in place of the gateway's settings. A member
+// that is absent leaves the setting as it is; 0 is no limit.
+type Limits struct {
+	// RequestRate is requests a second over time, RequestBurst how many at once.
+	RequestRate  *float64 `yaml:"request_rate,omitempty"`
+	RequestBurst *int     `yaml:"request_burst,omitempty"`
+	// OpenRequests is how many requests and streams each credential may have
+	// open at a gateway.
+	OpenRequests *int `yaml:"open_requests,omitempty"`
+}
+
+func (l Limits) validate(tenant string) error {
+	for name, wrong := range map[string]bool{
+		"request_rate": l.RequestRate != nil && !(*l.RequestRate >= 0), "request_burst": l.RequestBurst != nil && *l.RequestBurst < 0,
+		"open_requests": l.OpenRequests != nil && *l.OpenRequests < 0,
+	} {
+		if wrong {
+			return fmt.Errorf("apikey: %s of tenant %s is negative; 0 is no limit", name, tenant)
+		}
+	}
+	return nil
+}
+
 // File is the content of a keys file.
 type File struct {
 	Keys []Entry `yaml:"keys"`
+	// Tenants holds the limits of those tenants that have their own, by name.
+	Tenants map[string]Limits `yaml:"tenants,omitempty"`
 }
 
 // Parse reads a keys file. Unknown members, unknown scopes and repeated ids
@@ -156,6 +181,11 @@ func Parse(b []byte) (File, error) {
 			return File{}, fmt.Errorf("apikey: id %s appears twice", e.ID)
 		}
 		seen[e.ID] = true
+	}
+	for tenant, l := range f.Tenants {
+		if err := l.validate(tenant); err != nil {
+			return File{}, err
+		}
 	}
 	return f, nil
 }

@@ -175,6 +175,13 @@ func New(s Stores, c Config) *Farm {
 // Limits returns the limits that a client may be told.
 func (f *Farm) Limits() Config { return f.cfg }
 
+// AllowRequest takes a token from the tenant's bucket of requests, which holds
+// burst and refills at perSecond. When there is none, retryAfter is when there
+// will be. While Redis is down everything is allowed, without waiting for it.
+func (f *Farm) AllowRequest(ctx context.Context, tenant render.Tenant, perSecond float64, burst int) (ok bool, retryAfter time.Duration) {
+	return f.stores.Progress.Allow(ctx, tenant, "requests", 1, perSecond, burst)
+}
+
 // Ready reports whether the farm can accept and answer: ledger and blobs must,
 // Redis need not. The ledger is asked to write, since a full disk lets it answer
 // reads.

@@ -53,6 +53,8 @@ type Handler struct {
 	mu     sync.Mutex
 	closed bool
 	owners map[string]string // session id to principal key
+	// opening counts the sessions on their way, by principal key.
+	opening map[string]int
 
 	slowGet bool // tests: leave tasks/get to the SDK
 }
@@ -63,7 +65,7 @@ func New(o Options) (*Handler, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	h := &Handler{opts: o, owners: map[string]string{}}
+	h := &Handler{opts: o, owners: map[string]string{}, opening: map[string]int{}}
 	h.closing, h.close = context.WithCancel(context.Background())
 	var err error
 	if h.modernServer, err = h.newServer(true); err != nil {
@@ -331,6 +333,15 @@ func (h *Handler) serveLegacy(w http.ResponseWriter, r *http.Request) {
 				Message: "the Mcp-Session-Id header is required; a session begins with initialize"})
 			return
 		}
+		if r.Header.Get(sessionHeader) == "" {
+			opened, ok := h.openSession(principal)
+			if !ok {
+				c := Caller{Principal: principal, ProtocolVersion: Version20251125}
+				h.writeRPCError(w, m.id, h.wireError(context.WithValue(r.Context(), callerKey{}, c), c, m.method, "", ErrTooManySessions))
+				return
+			}
+			defer opened()
+		}
 	}
 	token := rand.Text()
 	h.requests.Store(token, sender{principal})
@@ -355,6 +366,34 @@ func (h *Handler) refuseVersion(w http.ResponseWriter, r *http.Request, m messag
 		h.writeError(w, http.StatusBadRequest, m.id, &jsonrpc.Error{
 			Code: mcp.CodeUnsupportedProtocolVersion, Message: "Unsupported protocol version", Data: data})
 	}
+}
+
+// openSession makes room for one more session of the principal, until opened is
+// called: by then it is bound, or was refused.
+func (h *Handler) openSession(principal any) (opened func(), ok bool) {
+	if h.opts.PrincipalKey == nil || h.opts.MaxSessions == 0 {
+		return func() {}, true
+	}
+	key := h.opts.PrincipalKey(principal)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := h.opening[key]
+	for _, owner := range h.owners {
+		if owner == key {
+			n++
+		}
+	}
+	if n >= h.opts.MaxSessions {
+		return nil, false
+	}
+	h.opening[key]++
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if h.opening[key]--; h.opening[key] == 0 {
+			delete(h.opening, key)
+		}
+	}, true
 }
 
 // bindSession remembers whose a new session is, until it ends.

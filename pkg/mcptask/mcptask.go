@@ -66,6 +66,10 @@ var ErrNotFound = errors.New("task not found")
 // tasks. It becomes -32021.
 var ErrTasksRequired = errors.New("the client must declare the extension " + ExtensionID)
 
+// ErrTooManySessions is what initialize is answered with when its principal has
+// Options.MaxSessions sessions. It becomes -32603 unless MapError says more.
+var ErrTooManySessions = errors.New("too many sessions are open")
+
 // Task is a task as one caller sees it now.
 type Task struct {
 	ID            string

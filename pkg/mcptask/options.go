@@ -86,6 +86,10 @@ type Options struct {
 	// SessionTimeout ends an older client's session that made no request for
 	// so long. Defaults to 2 h.
 	SessionTimeout time.Duration
+	// MaxSessions bounds the sessions of one principal; initialize is then
+	// answered with ErrTooManySessions. It needs PrincipalKey. Defaults to no
+	// bound.
+	MaxSessions int
 	// DisableLocalhostProtection accepts any Host header on loopback
 	// addresses. Set it only behind a proxy that checks Host itself.
 	DisableLocalhostProtection bool
@@ -102,7 +106,7 @@ func (o *Options) validate() error {
 		return errors.New("mcptask: Implementation is required")
 	case o.Store == nil:
 		return errors.New("mcptask: Store is required")
-	case o.MaxBodyBytes < 0, o.MaxListenTasks < 0, o.NotifyInterval < 0, o.KeepAlive < 0, o.WriteTimeout < 0, o.SessionTimeout < 0, o.CacheTTL < 0:
+	case o.MaxBodyBytes < 0, o.MaxListenTasks < 0, o.NotifyInterval < 0, o.KeepAlive < 0, o.WriteTimeout < 0, o.SessionTimeout < 0, o.MaxSessions < 0, o.CacheTTL < 0:
 		return errors.New("mcptask: limits and times cannot be negative")
 	}
 	for i, t := range o.Tools {

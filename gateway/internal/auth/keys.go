@@ -27,6 +27,7 @@ type Keys struct {
 	checked time.Time
 	version fileVersion
 	byID    map[string]apikey.Entry
+	tenants map[string]apikey.Limits
 }
 
 // fileVersion tells that a file changed. Keys files are replaced, never
@@ -66,21 +67,35 @@ func (k *Keys) reload() error {
 	for _, e := range f.Keys {
 		byID[e.ID] = e
 	}
-	k.version, k.byID = v, byID
+	k.version, k.byID, k.tenants = v, byID, f.Tenants
 	return nil
 }
 
 func (k *Keys) entry(id string) (apikey.Entry, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if now := k.now(); now.Sub(k.checked) >= checkEvery {
-		k.checked = now
-		if err := k.reload(); err != nil {
-			k.log.Error("keys file cannot be read again; the keys stay as they were", "error", err)
-		}
-	}
+	k.refreshLocked()
 	e, ok := k.byID[id]
 	return e, ok
+}
+
+// Limits are the tenant's own, if the file has any.
+func (k *Keys) Limits(tenant render.Tenant) apikey.Limits {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.refreshLocked()
+	return k.tenants[string(tenant)]
+}
+
+func (k *Keys) refreshLocked() {
+	now := k.now()
+	if now.Sub(k.checked) < checkEvery {
+		return
+	}
+	k.checked = now
+	if err := k.reload(); err != nil {
+		k.log.Error("keys file cannot be read again; the keys stay as they were", "error", err)
+	}
 }
 
 // Authenticate finds the principal of a key. Unknown, revoked and expired keys

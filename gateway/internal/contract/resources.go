@@ -351,10 +351,11 @@ type watchKey struct {
 	uri    string
 }
 
-// watch is one watched resource and how many subscriptions want it.
+// watch is one watched resource and the sessions that want it. A session that
+// subscribes twice does so once; it cannot give up what another has.
 type watch struct {
-	refs   int
-	cancel context.CancelFunc
+	holders map[*mcp.ServerSession]bool
+	cancel  context.CancelFunc
 }
 
 func (w *watches) init() {
@@ -394,14 +395,14 @@ func (s *Service) subscribe(ctx context.Context, req *mcp.SubscribeRequest) erro
 	defer s.watches.mu.Unlock()
 	key := watchKey{r.Tenant, uri}
 	if w := s.watches.live[key]; w != nil {
-		w.refs++
+		w.holders[req.Session] = true
 		return nil
 	}
 	if s.watches.ctx.Err() != nil {
 		return s.resourceError(ctx, c, uri, render.Errorf(render.CodeUnavailable, render.BlameFarm, "The server is shutting down."))
 	}
 	wctx, cancel := context.WithCancel(s.watches.ctx)
-	w := &watch{refs: 1, cancel: cancel}
+	w := &watch{holders: map[*mcp.ServerSession]bool{req.Session: true}, cancel: cancel}
 	s.watches.live[key] = w
 	seen := resourceVersion(p.Kind, v)
 	s.watches.wg.Go(func() {
@@ -423,8 +424,8 @@ func (s *Service) unsubscribe(ctx context.Context, req *mcp.UnsubscribeRequest) 
 	key := watchKey{r.Tenant, req.Params.URI}
 	s.watches.mu.Lock()
 	defer s.watches.mu.Unlock()
-	if w := s.watches.live[key]; w != nil {
-		if w.refs--; w.refs == 0 {
+	if w := s.watches.live[key]; w != nil && w.holders[req.Session] {
+		if delete(w.holders, req.Session); len(w.holders) == 0 {
 			w.cancel()
 			delete(s.watches.live, key)
 		}

@@ -53,6 +53,8 @@ type Config struct {
 	// Local is what the client of the standard streams gets. Nil: clients come
 	// over HTTP. It has a dialect of its own.
 	Local *Local
+	// MaxSessions bounds the sessions of one principal. 0: no bound.
+	MaxSessions int
 	// Now is the clock. Defaults to time.Now.
 	Now func() time.Time
 	// Logger defaults to slog.Default().
@@ -143,8 +145,9 @@ func (s *Service) options() mcptask.Options {
 			r, _ := p.(auth.Request)
 			return r.Key()
 		},
-		MaxBodyBytes:   1 << 20,
+		MaxBodyBytes:   maxBodyBytes,
 		SessionTimeout: s.sessionTimeout(),
+		MaxSessions:    s.cfg.MaxSessions,
 		Logger:         s.cfg.Logger,
 		// auth.Guard stands in front and knows the public URL.
 		DisableLocalhostProtection: true,
@@ -359,6 +362,9 @@ func (s *Service) mapError(ctx context.Context, c mcptask.Caller, method string,
 	switch {
 	case errors.Is(err, mcptask.ErrTasksRequired), errors.Is(err, context.Canceled) && ctx.Err() != nil:
 		return err
+	case errors.Is(err, mcptask.ErrTooManySessions):
+		e := TooMany("sessions", s.cfg.MaxSessions, sessionTimeout)
+		return s.envelopeFor(ctx, r.ID, e, failure{}).rpcError()
 	case errors.As(err, &re):
 		return s.resourceCode(c, s.envelopeFor(ctx, r.ID, re, failure{}).rpcError())
 	case errors.As(err, &je):

@@ -43,6 +43,8 @@ type Farm struct {
 	Presign func(o render.Object) string
 	// OnUpload is called when an upload has reached the farm.
 	OnUpload func()
+	// OnRequest decides on a tenant's requests; nil allows all.
+	OnRequest func(tenant render.Tenant, perSecond float64, burst int) (bool, time.Duration)
 	// Broken ends Run with what is sent.
 	Broken chan error
 	// MaxUpload in bytes.
@@ -52,6 +54,7 @@ type Farm struct {
 	// Windows of the idempotency keys of the submissions, oldest first.
 	Windows   []time.Duration
 	watching  int
+	ended     int
 	opensLeft int
 	openErr   error
 	// Minted counts stored input requests.
@@ -305,8 +308,38 @@ func (f *Farm) WaitWatched(ctx context.Context, n int) error {
 	}
 }
 
+// WaitEnded waits until n calls of Watch that showed a view have ended.
+func (f *Farm) WaitEnded(ctx context.Context, n int) error {
+	for {
+		f.mu.Lock()
+		changed, ended := f.changed, f.ended
+		f.mu.Unlock()
+		if ended >= n {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (f *Farm) watched() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ended++
+	f.bumpLocked()
+}
+
 // Watch implements the facade.
 func (f *Farm) Watch(ctx context.Context, tenant render.Tenant, id render.ID, fn func(*farm.View) error) error {
+	shown := false
+	defer func() {
+		if shown {
+			f.watched()
+		}
+	}()
 	for first := true; ; first = false {
 		f.mu.Lock()
 		changed := f.changed
@@ -326,6 +359,7 @@ func (f *Farm) Watch(ctx context.Context, tenant render.Tenant, id render.ID, fn
 			f.watching++
 			f.bumpLocked()
 			f.mu.Unlock()
+			shown = true
 		}
 		select {
 		case <-changed:
@@ -562,6 +596,14 @@ func (f *Farm) Run(ctx context.Context) error {
 
 // Ready implements the facade.
 func (f *Farm) Ready(context.Context) error { return f.forced("Ready") }
+
+// AllowRequest implements the facade by OnRequest.
+func (f *Farm) AllowRequest(_ context.Context, tenant render.Tenant, perSecond float64, burst int) (bool, time.Duration) {
+	if f.OnRequest == nil {
+		return true, 0
+	}
+	return f.OnRequest(tenant, perSecond, burst)
+}
 
 // Limits implements the facade.
 func (f *Farm) Limits() farm.Config {

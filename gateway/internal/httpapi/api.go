@@ -49,6 +49,8 @@ type Config struct {
 	Contract *contract.Service
 	// Auth answers requests without a credential or scope. Required.
 	Auth *auth.Authenticator
+	// Admit stands behind authentication. Nil lets everybody pass.
+	Admit func(http.Handler) http.Handler
 	// BasePath is the path of the URL at which clients reach the gateway, ""
 	// or "/…" without a slash at the end: what is before it takes it away.
 	BasePath string
@@ -102,6 +104,9 @@ func Register(mux *http.ServeMux, c Config) {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
+	if c.Admit == nil {
+		c.Admit = func(next http.Handler) http.Handler { return next }
+	}
 	a := &API{cfg: c}
 	mux.HandleFunc("GET /v1/openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -109,7 +114,7 @@ func Register(mux *http.ServeMux, c Config) {
 	})
 	for _, rt := range routes() {
 		// The mux's wildcards are whole segments: the handler takes the verb off.
-		mux.Handle(rt.method+" "+strings.TrimSuffix(rt.path, finalizeVerb), c.Auth.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mux.Handle(rt.method+" "+strings.TrimSuffix(rt.path, finalizeVerb), c.Auth.Middleware(c.Admit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			req, _ := auth.RequestFrom(r.Context())
 			if !req.HasAny(rt.scopes...) {
 				c.Auth.Forbid(w, r, contract.InsufficientScope(rt.scopes, c.Contract.Endpoint()), rt.scopes)
@@ -118,7 +123,7 @@ func Register(mux *http.ServeMux, c Config) {
 			if err := rt.handle(a, w, r); err != nil {
 				a.Fail(w, r, err)
 			}
-		})))
+		}))))
 	}
 	mux.HandleFunc("/v1/", func(w http.ResponseWriter, r *http.Request) {
 		a.Fail(w, r, render.Errorf(render.CodeResourceNotFound, render.BlameCaller, "There is nothing at this path; see /v1/openapi.json."))

@@ -110,6 +110,10 @@ func fromPeer(ctx context.Context) bool {
 	return peer
 }
 
+// HandedOver reports whether another gateway handed the request over, and so has
+// counted it already.
+func HandedOver(ctx context.Context) bool { return fromPeer(ctx) }
+
 // Peers prepares a server for what other gateways hand over: requests of this
 // gateway's sessions, and nothing else. Serve it with ServeTLS and no files.
 func (s *Sessions) Peers(srv *http.Server) {
