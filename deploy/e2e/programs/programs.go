@@ -67,6 +67,9 @@ func Start(t testing.TB, path string, env []string, args ...string) *Program {
 	return p
 }
 
+// PID is the process's id.
+func (p *Program) PID() int { return p.cmd.Process.Pid }
+
 // Signal sends a signal, unless the program has ended.
 func (p *Program) Signal(s syscall.Signal) {
 	p.t.Helper()
