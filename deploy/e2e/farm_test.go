@@ -543,6 +543,29 @@ func TestApprovalTimesOut(t *testing.T) {
 	}
 }
 
+// A decision counts until the deadline, not until the timer or a reconciliation
+// comes round.
+func TestDecisionsComeInTimeOrNot(t *testing.T) {
+	t.Parallel()
+	b := setup(t, farm.Config{})
+	ctx := context.Background()
+	id := b.submit(request(b.upload(b.tenant), "mark", "")).Record.ID
+	b.work(render.ClassPreview, standIn)
+	b.clock.advance(render.ApprovalWindow)
+	for range 2 {
+		if _, err := b.Decide(ctx, b.tenant, id, render.Decision{Approved: true}); render.CodeOf(err) != render.CodeApprovalNotPending {
+			t.Errorf("a late decision: %v", err)
+		}
+	}
+	v, err := b.Get(ctx, b.tenant, id)
+	if err != nil || v.Record.Failure == nil || v.Record.Failure.Code != render.CodeWatermarkApprovalTimeout || v.Record.Decision != nil {
+		t.Errorf("after it: %+v, %v", v, err)
+	}
+	if err := b.Reconcile(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestReconcilePublishesWhatACrashLeftOut(t *testing.T) {
 	t.Parallel()
 	b := setup(t, farm.Config{})

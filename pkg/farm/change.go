@@ -203,7 +203,7 @@ func (f *Farm) due(ctx context.Context, rec *render.Record) (render.Event, error
 	}
 	switch rec.Step {
 	case render.StepApproval:
-		if f.worker() || f.now().Before(rec.Preview.Deadline) {
+		if f.worker() || !rec.ApprovalOverdue(f.now()) {
 			return nil, nil
 		}
 		return render.ApprovalTimedOut{}, nil
@@ -239,10 +239,10 @@ func (f *Farm) due(ctx context.Context, rec *render.Record) (render.Event, error
 
 // changeAndSettle is change, then settle whatever came out, also when this call
 // changed nothing but the record is where the event wanted it.
-func (f *Farm) changeAndSettle(ctx context.Context, tenant render.Tenant, id render.ID, ev render.Event) (*View, error) {
+func (f *Farm) changeAndSettle(ctx context.Context, tenant render.Tenant, id render.ID, event func(*render.Record) render.Event) (*View, error) {
 	ctx, cancel := detached(ctx)
 	defer cancel()
-	entry, changed, err := f.change(ctx, tenant, id, func(*render.Record) render.Event { return ev })
+	entry, changed, err := f.change(ctx, tenant, id, event)
 	if err != nil {
 		return nil, err
 	}
@@ -256,9 +256,20 @@ func (f *Farm) changeAndSettle(ctx context.Context, tenant render.Tenant, id ren
 
 // Decide records a decision on a watermark preview. The same decision again
 // succeeds; the opposite is approval_already_recorded; what is not paused is
-// approval_not_pending.
+// approval_not_pending, and so is what nobody decided in time: a decision that
+// comes late ends the render itself when no timer has yet.
 func (f *Farm) Decide(ctx context.Context, tenant render.Tenant, id render.ID, d render.Decision) (*View, error) {
-	return f.changeAndSettle(ctx, tenant, id, render.Decided{Decision: d})
+	late := false
+	v, err := f.changeAndSettle(ctx, tenant, id, func(rec *render.Record) render.Event {
+		if late = rec.ApprovalOverdue(f.now()); late {
+			return render.ApprovalTimedOut{}
+		}
+		return render.Decided{Decision: d}
+	})
+	if err == nil && late {
+		return nil, render.ApprovalNotPending(v.Record.State)
+	}
+	return v, err
 }
 
 // MintInput stores an elicitation once. The view holds the stored one, which

@@ -202,8 +202,8 @@ func applyDecided(r *Record, e Decided, now time.Time) error {
 		}
 		return Errorf(CodeApprovalAlreadyRecorded, BlameCaller, "The watermark was %s before; that decision stands.", decisionWord(r.Decision.Approved))
 	}
-	if r.State != StateAwaitingApproval {
-		return Errorf(CodeApprovalNotPending, BlameCaller, "The render is %s and does not wait for an approval.", r.State)
+	if r.State != StateAwaitingApproval || r.ApprovalOverdue(now) {
+		return ApprovalNotPending(r.State)
 	}
 	d := e.Decision
 	d.At = now
@@ -217,6 +217,21 @@ func applyDecided(r *Record, e Decided, now time.Time) error {
 	return nil
 }
 
+// ApprovalOverdue reports whether the render still waits for a decision whose
+// time is over.
+func (r *Record) ApprovalOverdue(now time.Time) bool {
+	return r.State == StateAwaitingApproval && !now.Before(r.Preview.Deadline)
+}
+
+// ApprovalNotPending is the error of a decision that a render in this state
+// does not wait for.
+func ApprovalNotPending(s State) *Error {
+	if s == StateAwaitingApproval {
+		return Errorf(CodeApprovalNotPending, BlameCaller, "The 30 minutes for a decision are over, and the render ends.")
+	}
+	return Errorf(CodeApprovalNotPending, BlameCaller, "The render is %s and does not wait for an approval.", s)
+}
+
 func decisionWord(approved bool) string {
 	if approved {
 		return "approved"
@@ -225,7 +240,7 @@ func decisionWord(approved bool) string {
 }
 
 func applyApprovalTimedOut(r *Record, now time.Time) error {
-	if r.State != StateAwaitingApproval || now.Before(r.Preview.Deadline) {
+	if !r.ApprovalOverdue(now) {
 		return ErrIllegal
 	}
 	end(r, StateFailed, now)

@@ -361,6 +361,13 @@ func TestRecordAfterEvents(t *testing.T) {
 		_, err := render.Apply(paused, render.ApprovalTimedOut{}, paused.Preview.Ready.Add(early))
 		check("timed out early", errors.Is(err, render.ErrIllegal), true)
 	}
+	for _, approved := range []bool{true, false} {
+		decided := render.Decided{Decision: render.Decision{Approved: approved}}
+		_, err := render.Apply(paused, decided, paused.Preview.Deadline.Add(-1))
+		check("decided in time", err, nil)
+		_, err = render.Apply(paused, decided, paused.Preview.Deadline)
+		check("decided late", render.CodeOf(err), render.CodeApprovalNotPending)
+	}
 	timedOut, err := render.Apply(paused, render.ApprovalTimedOut{}, paused.Preview.Deadline)
 	check("timed out: error", err, nil)
 	check("timed out: code", timedOut.Failure.Code, render.CodeWatermarkApprovalTimeout)
