@@ -22,8 +22,9 @@ const (
 	// renewKeysEvery is how long keys are used before they are fetched again,
 	// which is how long a key that its issuer withdrew still counts.
 	renewKeysEvery = 5 * time.Minute
-	// retryKeysAfter is the least time between two fetches of an issuer's keys,
-	// whatever tokens name.
+	// retryKeysAfter is the least time between two fetches of an issuer's keys
+	// because a token's key is unknown, whatever tokens name, and after a fetch
+	// that failed.
 	retryKeysAfter = 10 * time.Second
 	// fetchTimeout bounds finding and fetching the keys.
 	fetchTimeout = 5 * time.Second
@@ -48,7 +49,8 @@ type keySet struct {
 	mu      sync.Mutex
 	current *keys
 	tried   time.Time
-	failed  error // of the last fetch
+	asked   time.Time // the last fetch because a key was unknown
+	failed  error     // of the last fetch
 	found   string
 }
 
@@ -105,7 +107,7 @@ func (s *keySet) snapshot(ctx context.Context) *keys {
 	select {
 	case s.turn <- struct{}{}:
 		defer func() { <-s.turn }()
-		fresh, _ := s.renewLocked(ctx, current)
+		fresh, _ := s.renewLocked(ctx, current, false)
 		return fresh
 	default:
 		return current
@@ -122,20 +124,25 @@ func (s *keySet) renew(ctx context.Context, old *keys) (*keys, error) {
 		return old, fmt.Errorf("wait for keys: %w", context.Cause(ctx))
 	}
 	defer func() { <-s.turn }()
-	return s.renewLocked(ctx, old)
+	return s.renewLocked(ctx, old, true)
 }
 
-// renewLocked is renew by the holder of the turn.
-func (s *keySet) renewLocked(ctx context.Context, old *keys) (*keys, error) {
+// renewLocked is renew by the holder of the turn, because a key was unknown or
+// because it is time.
+func (s *keySet) renewLocked(ctx context.Context, old *keys, unknown bool) (*keys, error) {
 	s.mu.Lock()
-	current, tried, failed, found := s.current, s.tried, s.failed, s.found
+	current, tried, asked, failed, found := s.current, s.tried, s.asked, s.failed, s.found
 	s.mu.Unlock()
 	now := s.now()
-	if current != old {
+	switch {
+	case current != old:
 		return current, nil
-	}
-	if !tried.IsZero() && now.Sub(tried) < retryKeysAfter {
+	case failed != nil && now.Sub(tried) < retryKeysAfter:
 		return current, failed
+	case current != nil && unknown && now.Sub(asked) < retryKeysAfter:
+		return current, nil
+	case current != nil && unknown:
+		asked = now
 	}
 	// A request that ends does not end the fetch, which is for all.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchTimeout)
@@ -148,7 +155,7 @@ func (s *keySet) renewLocked(ctx context.Context, old *keys) (*keys, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.current, s.tried, s.failed, s.found = current, now, err, found
+	s.current, s.tried, s.asked, s.failed, s.found = current, now, asked, err, found
 	return current, err
 }
 
