@@ -376,30 +376,31 @@ func (s *server) linger(ended <-chan error, left *int) error {
 func (s *server) drain(base context.Context, c Config, main *http.Server, peers *peers) error {
 	ctx, cancel := context.WithTimeout(base, c.ShutdownTimeout)
 	defer cancel()
+	// From here on the sessions are unknown, so that nobody is sent here any
+	// more; what is in flight of them is answered before the contracts close.
+	s.sessions.Close()
 	servers := []*http.Server{main}
 	if peers != nil {
 		servers = append(servers, peers.srv)
 	}
 	down := make(chan error, len(servers))
-	go func() { down <- main.Shutdown(ctx) }()
-	// From here on the sessions are unknown, so that nobody is sent here any
-	// more; what is in flight of them ends with the contract.
-	s.sessions.Close()
+	for _, srv := range servers {
+		go func() {
+			err := srv.Shutdown(ctx)
+			if err != nil {
+				// Whoever is not done by now is cut off.
+				c.Logger.Warn("requests were cut off", "error", err)
+				err = srv.Close()
+			}
+			down <- err
+		}()
+	}
 	err := s.closeEndpoints()
 	if s.stdio != nil {
 		err = errors.Join(err, s.stdio.close())
 	}
-	for _, srv := range servers[1:] {
-		go func() { down <- srv.Shutdown(ctx) }()
-	}
 	for range servers {
-		if late := <-down; late != nil {
-			// Whoever is not done by now is cut off.
-			c.Logger.Warn("requests were cut off", "error", late)
-			for _, srv := range servers {
-				err = errors.Join(err, srv.Close())
-			}
-		}
+		err = errors.Join(err, <-down)
 	}
 	return err
 }

@@ -27,14 +27,17 @@ type running struct {
 
 func start(t *testing.T, c Config) *running {
 	t.Helper()
-	return startOver(t, c, farmtest.New(time.Now), shared{formKey: []byte("secret"), sessionKey: []byte("session secret")})
+	f := farmtest.New(time.Now)
+	r := startOver(t, c, f, shared{formKey: []byte("secret"), sessionKey: []byte("session secret")})
+	r.farm = f
+	return r
 }
 
-func startOver(t *testing.T, c Config, f *farmtest.Farm, with shared) *running {
+func startOver(t *testing.T, c Config, f facade, with shared) *running {
 	t.Helper()
 	c.Listen, c.OpsListen, c.Logger = "127.0.0.1:0", "127.0.0.1:0", slog.New(slog.DiscardHandler)
 	ctx, stop := context.WithCancel(t.Context())
-	r := &running{farm: f, stop: stop, ended: make(chan error, 1)}
+	r := &running{stop: stop, ended: make(chan error, 1)}
 	ready := make(chan Bound, 1)
 	c.Ready = func(b Bound) { ready <- b }
 	c = c.withDefaults()
@@ -43,7 +46,7 @@ func startOver(t *testing.T, c Config, f *farmtest.Farm, with shared) *running {
 		t.Fatal(err)
 	}
 	go func() {
-		r.ended <- errors.Join(serve(ctx, c, r.farm, with, operators), operators.Close())
+		r.ended <- errors.Join(serve(ctx, c, f, with, operators), operators.Close())
 	}()
 	t.Cleanup(stop)
 	select {

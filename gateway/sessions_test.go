@@ -8,11 +8,13 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/vidforge/vidforge/gateway/internal/farmtest"
 	"github.com/vidforge/vidforge/pkg/apikey"
+	"github.com/vidforge/vidforge/pkg/farm"
 	"github.com/vidforge/vidforge/pkg/ledger"
 	"github.com/vidforge/vidforge/pkg/render"
 )
@@ -40,10 +42,27 @@ func (l *leases) LeaseHolder(_ context.Context, name string) (string, error) {
 func (h heldLease) Renew(context.Context) error   { return nil }
 func (h heldLease) Release(context.Context) error { h.of.m.Delete(h.name); return nil }
 
+// heldFarm holds questions about renders when it is told to.
+type heldFarm struct {
+	*farmtest.Farm
+	held atomic.Pointer[hold]
+}
+
+// hold is closed by began when a question came, and by the test to answer it.
+type hold struct{ began, goOn chan struct{} }
+
+func (f *heldFarm) Get(ctx context.Context, tenant render.Tenant, id render.ID) (*farm.View, error) {
+	if h := f.held.Swap(nil); h != nil {
+		close(h.began)
+		<-h.goOn
+	}
+	return f.Farm.Get(ctx, tenant, id)
+}
+
 // replicas are gateways of one farm, behind nothing: tests choose.
 type replicas struct {
 	*testing.T
-	farm *farmtest.Farm
+	farm *heldFarm
 	all  []*running
 	file string // of API keys
 	keys []string
@@ -51,7 +70,7 @@ type replicas struct {
 
 func newReplicas(t *testing.T, n int, keys ...string) *replicas {
 	t.Helper()
-	r := &replicas{T: t, farm: farmtest.New(time.Now)}
+	r := &replicas{T: t, farm: &heldFarm{Farm: farmtest.New(time.Now)}}
 	r.file, r.keys = withKeys(t, keys...)
 	with := shared{formKey: []byte("secret"), sessionKey: []byte("session secret"), registry: &leases{}}
 	for range n {
@@ -237,6 +256,38 @@ func TestAHomeThatStops(t *testing.T) {
 	again := &oldSession{replicas: r, key: s.key}
 	again.wants(1, 200, "2025-11-25", "initialize", oldHello)
 	again.wants(1, 200, string(id), "tools/call", fmt.Sprintf(`{"name":"vidforge_get_render_status","arguments":{"render_id":%q}}`, id))
+}
+
+// TestAHomeThatStopsFirstAnswers what was handed over to it, while its sessions
+// are unknown already to whoever asks anew.
+func TestAHomeThatStopsFirstAnswers(t *testing.T) {
+	t.Parallel()
+	r := newReplicas(t, 2, "acme")
+	v, _, err := r.farm.Submit(t.Context(), "acme", submission(r.farm.AddAsset("acme", "a.mov", farmtest.VideoFacts())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := r.begin(0, 0)
+	other := &oldSession{replicas: r, id: s.id, key: s.key}
+	h := &hold{make(chan struct{}), make(chan struct{})}
+	r.farm.held.Store(h)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.wants(1, 200, string(v.Record.ID), "tools/call", fmt.Sprintf(`{"name":"vidforge_get_render_status","arguments":{"render_id":%q}}`, v.Record.ID))
+	}()
+	<-h.began
+	r.all[0].stop()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) { // it drains in its own time
+		if status, _ := other.rpc(1, "tools/list", "{}"); status == http.StatusNotFound {
+			break
+		} else if time.Now().After(deadline) {
+			t.Fatalf("a session of a home that stops: %d", status)
+		}
+	}
+	close(h.goOn)
+	<-done
+	r.all[0].wait(t)
 }
 
 // TestAReplicaThatStops ends what it handed over in good order.

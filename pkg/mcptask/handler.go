@@ -50,6 +50,11 @@ type Handler struct {
 	// requests holds a sender per POST of an older client in flight.
 	requests sync.Map
 
+	// calls are the POSTs of older clients in flight, which Close lets end: the
+	// SDK cuts off what a session still answers when it is closed. None begins
+	// once closed is set. A held tasks/result is none: it ends with closing.
+	calls sync.WaitGroup
+
 	mu     sync.Mutex
 	closed bool
 	owners map[string]string // session id to principal key
@@ -323,7 +328,8 @@ func (h *Handler) serveLegacy(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	if m, err := parseMessage(body); err == nil {
+	m, err := parseMessage(body)
+	if err == nil {
 		if v := m.metaVersion(); v != "" {
 			h.refuseVersion(w, r, m, v)
 			return
@@ -343,11 +349,29 @@ func (h *Handler) serveLegacy(w http.ResponseWriter, r *http.Request) {
 			defer opened()
 		}
 	}
+	if m.method != methodResult {
+		if !h.beginCall() {
+			http.Error(w, "shutting down", http.StatusServiceUnavailable)
+			return
+		}
+		defer h.calls.Done()
+	}
 	token := rand.Text()
 	h.requests.Store(token, sender{principal})
 	defer h.requests.Delete(token)
 	r.Header.Set(requestHeader, token)
 	h.legacy.ServeHTTP(w, r)
+}
+
+// beginCall counts a call that Close is to wait for, unless it waits already.
+func (h *Handler) beginCall() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return false
+	}
+	h.calls.Add(1)
+	return true
 }
 
 // refuseVersion answers a request that names its version in _meta, as 2026-07-28

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
@@ -376,6 +377,59 @@ func TestClosedHandlerRefuses(t *testing.T) {
 	h.ServeHTTP(w, modernRequest("http://localhost/mcp", "tools/list", "", "", metaPlain))
 	if w.Code != http.StatusServiceUnavailable {
 		t.Errorf("status %d", w.Code)
+	}
+}
+
+// TestCloseAwaitsCalls: a call of an older client in flight is answered, unless
+// its client goes away.
+func TestCloseAwaitsCalls(t *testing.T) {
+	t.Parallel()
+	for _, stays := range []bool{true, false} {
+		entered, release := make(chan struct{}), make(chan struct{})
+		o := testOptions(newFakeStore())
+		o.Tools[0].Handle = func(context.Context, Caller, *mcp.CallToolRequest) (*mcp.CallToolResult, *Task, error) {
+			close(entered)
+			<-release
+			return textResult("slow"), nil, nil
+		}
+		h := newHandler(t, o)
+		url := serve(t, h)
+		hello := do(t, rawRequest(url, nil, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"old","version":"1"}}}`))
+		headers := map[string]string{sessionHeader: hello.header.Get(sessionHeader), versionHeader: Version20251125}
+		do(t, rawRequest(url, headers, `{"jsonrpc":"2.0","method":"notifications/initialized"}`))
+		ctx, leave := context.WithCancel(t.Context())
+		called := make(chan string, 1)
+		go func() {
+			res, err := http.DefaultClient.Do(rawRequest(url, headers, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"render","arguments":{}}}`).WithContext(ctx))
+			if err != nil {
+				called <- ""
+				return
+			}
+			defer res.Body.Close()
+			b, _ := io.ReadAll(res.Body)
+			called <- string(b)
+		}()
+		<-entered
+		closed := make(chan error, 1)
+		go func() { closed <- h.Close() }()
+		<-h.closing.Done()
+		if late := do(t, rawRequest(url, headers, `{"jsonrpc":"2.0","id":3,"method":"tools/list"}`)); late.status != http.StatusServiceUnavailable {
+			t.Errorf("a later call: %d %s", late.status, late.body)
+		}
+		if !stays {
+			leave()
+			<-called
+		}
+		close(release)
+		if stays {
+			if got := <-called; !strings.Contains(got, "slow") {
+				t.Errorf("the call in flight: %q", got)
+			}
+		}
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+		leave()
 	}
 }
 

@@ -19,6 +19,7 @@ const (
 	methodGet        = "tasks/get"
 	methodUpdate     = "tasks/update"
 	methodCancel     = "tasks/cancel"
+	methodResult     = "tasks/result"
 	methodListen     = "subscriptions/listen"
 	methodCall       = "tools/call"
 	methodDiscover   = "server/discover"
@@ -67,7 +68,7 @@ func (h *Handler) newServer(modern bool) (*mcp.Server, error) {
 	} else {
 		// Without these the SDK answers a method it does not know with plain
 		// text, which a JSON-RPC client cannot read.
-		for _, m := range []string{methodGet, methodUpdate, methodCancel, "tasks/list", "tasks/result"} {
+		for _, m := range []string{methodGet, methodUpdate, methodCancel, methodResult, "tasks/list"} {
 			errs = append(errs, mcp.AddReceivingCustomMethod(s, m, refuseMethod))
 		}
 	}
@@ -350,13 +351,15 @@ func (h *Handler) missingCapability(ctx context.Context, c Caller, method, taskI
 	return &jsonrpc.Error{Code: mcp.CodeMissingRequiredClientCapabilities, Message: "Missing required client capability", Data: raw}
 }
 
-// Close ends open streams in good order, closes the sessions of older clients
-// and waits for both. Requests that come later are refused.
+// Close ends open streams in good order, lets calls in flight be answered, closes
+// the sessions of older clients and waits for all. Requests that come later are
+// refused. What takes too long ends when its HTTP server is closed.
 func (h *Handler) Close() error {
 	h.close()
 	h.mu.Lock()
 	h.closed = true
 	h.mu.Unlock()
+	h.calls.Wait()
 	var errs []error
 	for ss := range h.legacySessions() {
 		if err := ss.Close(); err != nil {
