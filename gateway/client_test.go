@@ -4,6 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"testing"
+
+	"github.com/vidforge/vidforge/gateway/internal/videorender"
+	"github.com/vidforge/vidforge/pkg/render"
 )
 
 // olderSession is an older client's session, on the wire.
@@ -40,6 +44,32 @@ func (s *olderSession) request(method, params string) answer {
 		params = "{}"
 	}
 	return s.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":2,"method":%q,"params":%s}`, method, params), s.headers...)
+}
+
+// TestOlderErrors: clients of MCP 2025-03-26 get the envelope as a second text.
+func TestOlderErrors(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{"/mcp", videorender.Path} {
+		b := newBench(t).at(path)
+		tool := map[string]string{"/mcp": "vidforge_get_render_status", videorender.Path: "video_get_render_status"}[path]
+		for _, version := range versions()[1:] {
+			r := b.connect(version, `{}`).call(tool, fmt.Sprintf(`{"render_id":%q}`, render.NewID()))
+			raw := r.Structured
+			if version == "2025-03-26" {
+				if raw != nil || len(r.Content) != 2 {
+					t.Fatalf("%s: %+v", version, r)
+				}
+				text, _ := r.Content[1]["text"].(string)
+				raw = json.RawMessage(text)
+			} else if len(r.Content) != 1 {
+				t.Errorf("%s: %+v", version, r.Content)
+			}
+			if !r.IsError {
+				t.Errorf("%s: %+v", version, r)
+			}
+			b.wantEnvelope(raw, render.CodeRenderNotFound, true)
+		}
+	}
 }
 
 // call calls a tool in the session.

@@ -121,7 +121,7 @@ func (s *Service) capabilities(c mcptask.Caller, full bool) Capabilities {
 		},
 		Does: s.does(), DoesNot: s.doesNot(), RequiredScopes: scopesByCall(),
 	}
-	d.ErrorCarriers.ToolErrors = "structuredContent of a tools/call result with isError true: code, message, temporary, retry_after_ms, request_id, fingerprint, details, repair. details.value is there only for handles of this server and misplaced enum values; any other value is left out, since it could be a secret"
+	d.ErrorCarriers.ToolErrors = "structuredContent of a tools/call result with isError true: code, message, temporary, retry_after_ms, request_id, fingerprint, details, repair. details.value is there only for handles of this server and misplaced enum values; any other value is left out, since it could be a secret. MCP 2025-03-26 has no structuredContent: there the second text block is the same JSON"
 	d.ErrorCarriers.NonToolRPCErrors = "error.data of a JSON-RPC error: the same with machine_code and human_message"
 	d.TaskSemantics.Note = "A completed task was delivered; read isError in its result. failed is only for faults of the server. Rejecting a watermark completes the task with isError true. A closed connection never ends a render; tasks/cancel and " + ToolCancel + " do."
 	d.TaskSemantics.TaskTTLMS = render.TaskRetention.Milliseconds()

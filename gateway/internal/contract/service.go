@@ -489,12 +489,17 @@ func encode(v any) (json.RawMessage, error) {
 }
 
 // textOnly is a result for MCP 2025-03-26, which has neither structured content
-// nor resource links.
+// nor resource links. The text of an error is prose, so its envelope follows.
 func textOnly(r *mcp.CallToolResult) *mcp.CallToolResult {
 	out := &mcp.CallToolResult{IsError: r.IsError}
 	for _, c := range r.Content {
 		if _, ok := c.(*mcp.ResourceLink); !ok {
 			out.Content = append(out.Content, c)
+		}
+	}
+	if r.IsError {
+		if raw, err := encode(r.StructuredContent); err == nil {
+			out.Content = append(out.Content, &mcp.TextContent{Text: string(raw)})
 		}
 	}
 	return out
