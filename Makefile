@@ -99,16 +99,25 @@ baseline: ## At a release: make the present protobuf files what later ones must 
 bench: test-deps ## Run every module's benchmarks
 	@for m in $(MODULES); do (cd $$m && go test -run '^$$' -bench . -benchmem $(TESTFLAGS) ./...); done
 
+# How long each fuzz target runs.
+FUZZTIME ?= 10s
+
+.PHONY: fuzz
+fuzz: test-deps ## Fuzz every target for FUZZTIME; MODULES=gateway only those of a module
+	@failed=; \
+	for m in $(MODULES); do \
+		for pkg in $$(cd $$m && go list -f '{{.ImportPath}}={{.Dir}}' ./...); do \
+			for target in $$(cat /dev/null $${pkg#*=}/*_test.go 2>/dev/null | sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p'); do \
+				(cd $$m && go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $${pkg%%=*}) || failed="$$failed $$target"; \
+			done; \
+		done; \
+	done; \
+	if [ -n "$$failed" ]; then echo "FAILED:$$failed" >&2; exit 1; fi
+
 .PHONY: nightly
 nightly: test-deps ## Run what is too long for every change: clusters, race detector, fuzzing, benchmarks
 	$(MAKE) test RACE=1 TESTFLAGS="-tags nightly $(TESTFLAGS)"
-	@for m in $(MODULES); do \
-		(cd $$m; for pkg in $$(go list ./...); do \
-			for fuzz in $$(go test -list '^Fuzz' "$$pkg" | grep '^Fuzz' || true); do \
-				go test -run '^$$' -fuzz "^$$fuzz\$$" -fuzztime $(or $(FUZZTIME),1m) "$$pkg"; \
-			done; \
-		done); \
-	done
+	$(MAKE) fuzz FUZZTIME=1m
 	$(MAKE) bench
 
 .PHONY: clean

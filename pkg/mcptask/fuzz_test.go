@@ -2,10 +2,13 @@ package mcptask
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
@@ -83,6 +86,48 @@ func FuzzBody(f *testing.F) {
 		h.ServeHTTP(w, r)
 		if w.Code == http.StatusInternalServerError {
 			t.Fatalf("%d %s", w.Code, w.Body)
+		}
+	})
+}
+
+// FuzzStream: whatever ids, messages and results hold, a stream is exactly its
+// events, and what was put in comes out.
+func FuzzStream(f *testing.F) {
+	for _, s := range []string{"a", "x\n\ndata: {\"injected\":1}\r\n\u2028", "\x00\x1b[0m", "\"}\n", "\ud7ff\ufffd", "event: x", ": comment\n\n"} {
+		f.Add(s, s, s)
+	}
+	f.Fuzz(func(t *testing.T, requestID, id, message string) {
+		if !utf8.ValidString(requestID) || !utf8.ValidString(id) || !utf8.ValidString(message) {
+			return // JSON has no such strings
+		}
+		h := newHandler(t, testOptions(newFakeStore(fakeTask(id, StatusCompleted, func(task *Task) {
+			task.StatusMessage, task.Result = message, textResult(message)
+		}))))
+		body, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": requestID, "method": methodListen, "params": map[string]any{
+			"notifications": map[string]any{"taskIds": []string{id}}, "_meta": json.RawMessage("{" + strings.TrimPrefix(metaDeclared, `"_meta":{`)),
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, rawRequest("http://localhost/mcp", map[string]string{versionHeader: Version20260728, methodHeader: methodListen}, string(body)))
+		events := streamEvents(t, w.Body.String())
+		if len(events) != 3 {
+			t.Fatalf("%d %q: %d events, want acknowledgement, task, result", w.Code, w.Body, len(events))
+		}
+		var task struct {
+			Params struct {
+				TaskID        string
+				StatusMessage string
+				Result        struct{ Content []struct{ Text string } }
+			}
+		}
+		var end struct{ ID string }
+		if err := errors.Join(json.Unmarshal([]byte(events[1]), &task), json.Unmarshal([]byte(events[2]), &end)); err != nil {
+			t.Fatal(err)
+		}
+		if p := task.Params; p.TaskID != id || p.StatusMessage != message || len(p.Result.Content) != 1 || p.Result.Content[0].Text != message || end.ID != requestID {
+			t.Errorf("%q, %q, %q came out as %s and %s", requestID, id, message, events[1], events[2])
 		}
 	})
 }

@@ -42,11 +42,20 @@ func (a arguments) open(raw json.RawMessage, known []string) arguments {
 	}
 	for _, k := range sortedKeys(a.raw) {
 		if !slices.Contains(known, k) {
-			shown := a.prefix + Clip(k, 64)
-			a.fail(render.InvalidField(shown, "", fmt.Sprintf("There is no argument %s; remove it. Known are %s.", shown, a.prefix+strings.Join(known, ", "+a.prefix))))
+			a.fail(UnknownArgument(a.prefix, k, known))
 		}
 	}
 	return a
+}
+
+// UnknownArgument is the error of an argument that a tool does not have. prefix
+// is of names, such as "watermark.".
+func UnknownArgument(prefix, name string, known []string) *render.Error {
+	shown := prefix + Clip(name, 64)
+	if name == "" {
+		shown = prefix + `""`
+	}
+	return render.InvalidField(shown, "", fmt.Sprintf("There is no argument %s; remove it. Known are %s.", shown, prefix+strings.Join(known, ", "+prefix)))
 }
 
 func (a arguments) fail(err error) {

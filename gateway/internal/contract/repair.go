@@ -273,6 +273,9 @@ func fix(args map[string]any, d *render.Details, tool string) bool {
 	if rest, ok := strings.CutPrefix(d.Field, "watermark."); ok {
 		in, name = mapOf(args["watermark"]), rest
 	}
+	if name == `""` { // as UnknownArgument names it
+		name = ""
+	}
 	set := func(v any, ok bool) bool {
 		if ok {
 			in[name] = v

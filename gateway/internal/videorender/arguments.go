@@ -57,8 +57,8 @@ func (m members) only(prefix string, known ...string) error {
 			continue
 		}
 		delete(m, k)
-		if shown := prefix + contract.Clip(k, 64); first == nil {
-			first = render.InvalidField(shown, "", fmt.Sprintf("There is no argument %s; remove it. Known are %s.", shown, prefix+strings.Join(known, ", "+prefix)))
+		if first == nil {
+			first = contract.UnknownArgument(prefix, k, known)
 		}
 	}
 	return first
