@@ -416,6 +416,40 @@ func TestSameKeyAtOnceIsOneRender(t *testing.T) {
 	}
 }
 
+// A key stands as long as its window, and keys of different windows are apart.
+func TestWindowsOfKeys(t *testing.T) {
+	t.Parallel()
+	b := setup(t, farm.Config{MaxConcurrent: 4})
+	a := b.upload(b.tenant)
+	of := func(window time.Duration) farm.Submission {
+		s := request(a, "", "the key")
+		s.IdempotencyWindow = window
+		return s
+	}
+	day, half, short := b.submit(of(0)), b.submit(of(30*time.Minute)), b.submit(of(2*time.Second))
+	if day.Record.ID == half.Record.ID || half.Record.ID == short.Record.ID {
+		t.Errorf("one render for keys of different windows: %s %s %s", day.Record.ID, half.Record.ID, short.Record.ID)
+	}
+	for window, want := range map[time.Duration]render.ID{0: day.Record.ID, render.IdempotencyWindow: day.Record.ID, 30 * time.Minute: half.Record.ID} {
+		if v, existing, err := b.Submit(context.Background(), b.tenant, of(window)); err != nil || !existing || v.Record.ID != want {
+			t.Errorf("again within %v: existing %v, %v", window, existing, err)
+		}
+	}
+	// Until the window is over the answer is the first render; then it is a new one.
+	for ctx := t.Context(); ; {
+		v, existing, err := b.Submit(ctx, b.tenant, of(2*time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !existing {
+			break
+		}
+		if v.Record.ID != short.Record.ID {
+			t.Fatalf("within the window: %s, want %s", v.Record.ID, short.Record.ID)
+		}
+	}
+}
+
 func TestRefusedSubmitLeavesNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t, farm.Config{MaxConcurrent: 1})
