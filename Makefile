@@ -44,6 +44,10 @@ test-deps: deps ## Install what the tests need beside
 build: ## Build the programs into bin/
 	go build -o bin/ ./gateway/cmd/... ./worker/cmd/... ./deploy/vidforge/...
 
+.PHONY: bundle
+bundle: build ## Pack bin/vidforge into an MCP bundle (.mcpb) for desktop hosts, with its registry entry
+	go run ./deploy/vidforge/mcpb
+
 .PHONY: demo
 demo: ## Render a video through MCP; FILE=video renders that one, FORMAT=webm or mov to another format
 	@FORMAT=$(FORMAT) deploy/demo.sh $(FILE)

@@ -150,7 +150,7 @@ func (o mcpOptions) resolve() (*gateway.Stdio, string, error) {
 	default:
 		output = "vidforge-output"
 	}
-	switch o.outputMode {
+	switch cmp.Or(o.outputMode, outputFiles) {
 	case outputFiles:
 		stdio.OutputDir = output
 	case outputResources:
