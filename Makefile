@@ -72,6 +72,10 @@ e2e: test-deps ## Run the programs as processes, over real servers, with faults
 conformance: ## Run the official MCP conformance suite
 	go run ./deploy/e2e/conformance/run
 
+.PHONY: clients
+clients: deps ## Render with the official MCP clients in both generations, and the Inspector
+	cd deploy/e2e && go test -tags clients -count=1 -timeout 20m -v $(TESTFLAGS) ./conformance/clients
+
 .PHONY: lint
 lint: lint-proto lint-modules lint-go ## Check everything that needs no test
 

@@ -7,8 +7,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -16,7 +14,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"regexp"
@@ -25,6 +22,7 @@ import (
 	"time"
 
 	"github.com/vidforge/vidforge/deploy/e2e/conformance/fixture"
+	"github.com/vidforge/vidforge/deploy/e2e/conformance/npm"
 )
 
 const (
@@ -53,7 +51,7 @@ func run(dir string, verbose bool) (err error) {
 	defer stopSignals()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
-	if err := install(ctx, dir); err != nil {
+	if err := npm.Install(ctx, dir); err != nil {
 		return err
 	}
 	url, stop, err := serve(ctx)
@@ -62,31 +60,6 @@ func run(dir string, verbose bool) (err error) {
 	}
 	defer func() { err = errors.Join(err, stop()) }()
 	return errors.Join(runSuite(ctx, dir, url, verbose), runClient(ctx, dir, url))
-}
-
-// install runs npm ci when the lock file is not the one that is installed.
-func install(ctx context.Context, dir string) error {
-	lock, err := os.ReadFile(filepath.Join(dir, "package-lock.json"))
-	if err != nil {
-		return fmt.Errorf("read the pinned packages: %w", err)
-	}
-	sum := sha256.Sum256(lock)
-	want, stamp := hex.EncodeToString(sum[:]), filepath.Join(dir, "node_modules", ".installed")
-	if have, err := os.ReadFile(stamp); err == nil && string(have) == want {
-		return nil
-	}
-	if _, err := exec.LookPath("npm"); err != nil {
-		return errors.New("npm is needed (Debian: apt-get install npm)")
-	}
-	cmd := exec.CommandContext(ctx, "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
-	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("npm ci: %w\n%s", err, out)
-	}
-	if err := os.WriteFile(stamp, []byte(want), 0o600); err != nil { //nolint:gosec // as above
-		return fmt.Errorf("note what is installed: %w", err)
-	}
-	return nil
 }
 
 // serve runs the fixture on a free loopback port.
@@ -111,27 +84,13 @@ func serve(ctx context.Context) (url string, stop func() error, err error) {
 	}, nil
 }
 
-// node runs a script with the pinned Node, or the system's where there is no
-// package for this platform.
-func node(ctx context.Context, dir string, args ...string) *exec.Cmd {
-	bin := "node"
-	if pinned, err := filepath.Abs(filepath.Join(dir, "node_modules", ".bin", "node")); err == nil {
-		if _, err := os.Stat(pinned); err == nil {
-			bin = pinned
-		}
-	}
-	cmd := exec.CommandContext(ctx, bin, args...) //nolint:gosec // pinned or the system's
-	cmd.Dir = dir
-	return cmd
-}
-
 func runSuite(ctx context.Context, dir, url string, verbose bool) error {
 	out, err := os.MkdirTemp("", "conformance")
 	if err != nil {
 		return fmt.Errorf("make a folder for results: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(out) }()
-	log, suiteErr := node(ctx, dir, "node_modules/@modelcontextprotocol/conformance/dist/index.js",
+	log, suiteErr := npm.Node(ctx, dir, "node_modules/@modelcontextprotocol/conformance/dist/index.js",
 		"server", "--url", url, "--requirements", revision, "--output-dir", out).CombinedOutput()
 	got, err := readResults(out)
 	if err != nil {
@@ -217,7 +176,7 @@ func (t tally) plus(u tally) tally {
 }
 
 func runClient(ctx context.Context, dir, url string) error {
-	out, err := node(ctx, dir, "client.mjs", url).CombinedOutput()
+	out, err := npm.Node(ctx, dir, "client.mjs", url).CombinedOutput()
 	fmt.Printf("%s\n", bytes.TrimRight(out, "\n"))
 	if err != nil {
 		return fmt.Errorf("TypeScript client: %w", err)
