@@ -97,7 +97,7 @@ func start() (_ *farm, err error) {
 		printed.Write(buf[:n])
 		if m := url.FindStringSubmatch(printed.String()); m != nil {
 			f.url = m[1]
-			go io.Copy(io.Discard, out) //nolint:errcheck // it ends with the process
+			go io.Copy(io.Discard, out) // it ends with the process
 			return f, nil
 		}
 		if err != nil {

@@ -33,7 +33,7 @@ func Install(ctx context.Context, dir string) error {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("npm ci: %w\n%s", err, out)
 	}
-	if err := os.WriteFile(stamp, []byte(want), 0o600); err != nil {
+	if err := os.WriteFile(stamp, []byte(want), 0o600); err != nil { //nolint:gosec // beside the packages that were installed
 		return fmt.Errorf("note what is installed: %w", err)
 	}
 	return nil
