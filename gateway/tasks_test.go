@@ -288,6 +288,27 @@ func TestCancelTask(t *testing.T) {
 	}
 }
 
+// TestAskedRetention: a submitter may have asked for less than 24 hours.
+func TestAskedRetention(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	id := b.submit(tasks, plainArgs(b.source()))
+	b.finish(id, []byte("video"))
+	rec := *b.farm.Record(id)
+	rec.TaskRetention = 90 * time.Minute
+	b.farm.Replace(&rec)
+	if v := b.task(tasks, id); v["ttlMs"] != float64((rec.Ended.Sub(rec.Created) + 90*time.Minute).Milliseconds()) {
+		t.Errorf("ttl %v", v["ttlMs"])
+	}
+	rec.Created, rec.Ended = rec.Created.Add(-2*time.Hour), rec.Ended.Add(-2*time.Hour)
+	b.farm.Replace(&rec)
+	a := b.rpc(tasks, "tasks/get", fmt.Sprintf(`{"taskId":%q}`, id))
+	if a.Error == nil || !strings.Contains(a.Error.Message, "1.5 hours") {
+		t.Fatalf("tasks/get: %s", a.Raw)
+	}
+	b.wantEnvelope(a.Error.Data, render.CodeTaskExpired, false)
+}
+
 // TestExpiry: 24 hours as a task, 7 days as a render.
 func TestExpiry(t *testing.T) {
 	t.Parallel()

@@ -476,6 +476,31 @@ func TestRefusedSubmitLeavesNothing(t *testing.T) {
 	}
 }
 
+// What a submitter asked for is kept within bounds, beside everything that is
+// written later, and a repeated key does not change it.
+func TestAskedTaskRetention(t *testing.T) {
+	t.Parallel()
+	b := setup(t, farm.Config{})
+	a := b.upload(b.tenant)
+	for asked, want := range map[time.Duration]time.Duration{
+		0: 24 * time.Hour, time.Minute: time.Hour, 2 * time.Hour: 2 * time.Hour, 1000 * time.Hour: 24 * time.Hour,
+	} {
+		s := request(a, "", "key of "+asked.String())
+		s.TaskRetention = asked
+		id := b.submit(s).Record.ID
+		s.TaskRetention = 3 * time.Hour
+		if again := b.submit(s).Record; again.ID != id || again.TaskFor() != want {
+			t.Errorf("asked for %v, again: %s for %v, want %s for %v", asked, again.ID, again.TaskFor(), id, want)
+		}
+		if v, err := b.Cancel(t.Context(), b.tenant, id, "me"); err != nil || v.Record.TaskFor() != want {
+			t.Errorf("asked for %v, cancelled: %v, %v", asked, v, err)
+		}
+		if v, err := b.Get(t.Context(), b.tenant, id); err != nil || v.Record.TaskFor() != want {
+			t.Errorf("asked for %v, read: %v, %v", asked, v, err)
+		}
+	}
+}
+
 func TestCancelWinsOverALateResult(t *testing.T) {
 	t.Parallel()
 	b := setup(t, farm.Config{})

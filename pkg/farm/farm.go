@@ -102,7 +102,11 @@ type Submission struct {
 	// Keys of different windows are different keys. Defaults to
 	// render.IdempotencyWindow.
 	IdempotencyWindow time.Duration
-	Trace             render.TraceContext
+	// TaskRetention is how long the id shall answer as a task after the end.
+	// It is brought between render.MinTaskRetention and render.TaskRetention,
+	// which is the default. A render that a key found keeps its own.
+	TaskRetention time.Duration
+	Trace         render.TraceContext
 }
 
 // Validation is what a render request would become.

@@ -28,7 +28,7 @@ func (f *Farm) Submit(ctx context.Context, tenant render.Tenant, s Submission) (
 	ctx, cancel := detached(ctx)
 	defer cancel()
 	sub := &submission{farm: f, tenant: tenant, spec: spec, trace: s.Trace, id: render.NewID(),
-		window: cmp.Or(s.IdempotencyWindow, render.IdempotencyWindow)}
+		window: cmp.Or(s.IdempotencyWindow, render.IdempotencyWindow), taskRetention: render.TaskRetentionFor(s.TaskRetention)}
 	if s.Request.IdempotencyKey != nil {
 		if err := sub.bind(ctx, *s.Request.IdempotencyKey); err != nil {
 			return nil, false, err
@@ -59,15 +59,17 @@ func (f *Farm) Submit(ctx context.Context, tenant render.Tenant, s Submission) (
 
 // submission is one Submit on its way.
 type submission struct {
-	farm    *Farm
-	tenant  render.Tenant
-	spec    render.Spec
-	trace   render.TraceContext
-	id      render.ID
-	window  time.Duration
-	keyHash string
-	binding ledger.Binding
-	found   *render.Record
+	farm   *Farm
+	tenant render.Tenant
+	spec   render.Spec
+	trace  render.TraceContext
+	id     render.ID
+	window time.Duration
+	// taskRetention is zero where the submitter asked for none.
+	taskRetention time.Duration
+	keyHash       string
+	binding       ledger.Binding
+	found         *render.Record
 }
 
 // bind binds the key to the new id, or finds the id that it is bound to. Whoever
@@ -140,7 +142,7 @@ func (s *submission) create(ctx context.Context) (entry ledger.RenderEntry, crea
 	}
 	failpoint.Hit(failpoint.SubmitSlotted)
 	rec := render.New(s.id, s.tenant, s.spec, *source, logo, f.now())
-	rec.Slot, rec.Trace, rec.IdempotencyKeyHash = slot, s.trace, s.keyHash
+	rec.Slot, rec.Trace, rec.IdempotencyKeyHash, rec.TaskRetention = slot, s.trace, s.keyHash, s.taskRetention
 	entry, err = f.stores.Ledger.CreateRender(ctx, rec)
 	if errors.Is(err, ledger.ErrExists) { // another holder of the same key was faster
 		entry, err = f.stores.Ledger.GetRender(ctx, s.tenant, s.id)

@@ -25,7 +25,7 @@ func Join(state, submission, approval *Record) *Record {
 	r := *state
 	r.ID, r.Tenant, r.Spec, r.SpecHash = submission.ID, submission.Tenant, submission.Spec, submission.SpecHash
 	r.Source, r.Logo, r.Created = submission.Source, submission.Logo, submission.Created
-	r.IdempotencyKeyHash, r.Slot, r.Trace = submission.IdempotencyKeyHash, submission.Slot, submission.Trace
+	r.IdempotencyKeyHash, r.Slot, r.Trace, r.TaskRetention = submission.IdempotencyKeyHash, submission.Slot, submission.Trace, submission.TaskRetention
 	r.Inputs, r.Decision = nil, nil
 	r.Generation = max(r.Generation, 1)
 	var ended State

@@ -15,7 +15,7 @@ func parts(r *Record, paused bool) (state, submission, approval *Record) {
 	}
 	submission = &Record{
 		ID: r.ID, Tenant: r.Tenant, Created: r.Created, Spec: r.Spec, SpecHash: r.SpecHash, Source: r.Source, Logo: r.Logo,
-		IdempotencyKeyHash: r.IdempotencyKeyHash, Slot: r.Slot, Trace: r.Trace,
+		IdempotencyKeyHash: r.IdempotencyKeyHash, Slot: r.Slot, Trace: r.Trace, TaskRetention: r.TaskRetention,
 	}
 	if paused || r.Decision != nil {
 		approval = &Record{ID: r.ID, Tenant: r.Tenant, Updated: r.Updated, Inputs: r.Inputs, Decision: r.Decision}

@@ -404,7 +404,8 @@ func TestRecordAfterEvents(t *testing.T) {
 	check("cancelled: ended", cancelled.Ended, testTime(1))
 }
 
-// A task answers for a day after its end, a render for a week.
+// A task answers for a day after its end, or for as long as was asked for within
+// bounds; a render for a week.
 func TestLifetimes(t *testing.T) {
 	t.Parallel()
 	open, done := at(t, "E"), at(t, "S")
@@ -418,6 +419,18 @@ func TestLifetimes(t *testing.T) {
 	for after, want := range map[time.Duration]bool{0: false, 24 * time.Hour: false, 24*time.Hour + 1: true} {
 		if got := done.TaskExpired(done.Ended.Add(after)); got != want {
 			t.Errorf("task expired %v after the end: %v, want %v", after, got, want)
+		}
+	}
+	for asked, want := range map[time.Duration]time.Duration{
+		-time.Hour: time.Hour, time.Millisecond: time.Hour, time.Hour: time.Hour, 90 * time.Minute: 90 * time.Minute,
+		24 * time.Hour: 24 * time.Hour, 365 * 24 * time.Hour: 24 * time.Hour, 0: 24 * time.Hour,
+	} {
+		done.TaskRetention = render.TaskRetentionFor(asked)
+		if got := done.TaskFor(); got != want {
+			t.Errorf("asked for %v: a task for %v, want %v", asked, got, want)
+		}
+		if done.TaskExpired(done.Ended.Add(want)) || !done.TaskExpired(done.Ended.Add(want+1)) {
+			t.Errorf("asked for %v: does not expire after %v", asked, want)
 		}
 	}
 	if open.TaskExpired(open.Created.Add(52 * week)) {

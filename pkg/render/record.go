@@ -1,6 +1,7 @@
 package render
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
 	"time"
@@ -44,8 +45,11 @@ const (
 
 // Lifetimes of the contract, section 2.
 const (
-	// TaskRetention is how long a task answers after its end.
+	// TaskRetention is how long a task answers after its end, unless its
+	// submitter asked for less.
 	TaskRetention = 24 * time.Hour
+	// MinTaskRetention is the least that one can ask for.
+	MinTaskRetention = time.Hour
 	// RenderRetention is how long a render and its objects are kept after
 	// its end.
 	RenderRetention = 7 * 24 * time.Hour
@@ -54,6 +58,15 @@ const (
 	// IdempotencyWindow is how long a key is bound to its render.
 	IdempotencyWindow = 24 * time.Hour
 )
+
+// TaskRetentionFor is what a record keeps of the retention that a submitter
+// asked for: at least MinTaskRetention, at most TaskRetention, zero for no wish.
+func TaskRetentionFor(asked time.Duration) time.Duration {
+	if asked == 0 {
+		return 0
+	}
+	return min(max(asked, MinTaskRetention), TaskRetention)
+}
 
 // Channel is how a decision reached the farm.
 type Channel string
@@ -177,7 +190,13 @@ type Record struct {
 	// Slot is the number of the concurrency slot that the render holds.
 	Slot  int
 	Trace TraceContext
+	// TaskRetention is how long the id answers as a task after the end; zero is
+	// the constant of that name.
+	TaskRetention time.Duration
 }
+
+// TaskFor is how long the id answers as a task after the end.
+func (r *Record) TaskFor() time.Duration { return cmp.Or(r.TaskRetention, TaskRetention) }
 
 // Expires is when the render is forgotten: seven days from submit while it is
 // accepted, from the end when it is finished.
@@ -190,7 +209,7 @@ func (r *Record) Expires() time.Time {
 
 // TaskExpired reports whether the id no longer answers as a task.
 func (r *Record) TaskExpired(now time.Time) bool {
-	return r.State.Terminal() && now.After(r.Ended.Add(TaskRetention))
+	return r.State.Terminal() && now.After(r.Ended.Add(r.TaskFor()))
 }
 
 // FollowUps names the messages that the record's present step needs. It is the

@@ -13,6 +13,7 @@ func SubmissionOf(p *vidforgev1.RenderRecord) *vidforgev1.RenderRecord {
 		Id: p.GetId(), Tenant: p.GetTenant(), CreateTime: p.GetCreateTime(),
 		Spec: p.GetSpec(), SpecHash: p.GetSpecHash(), Source: p.GetSource(), Logo: p.GetLogo(),
 		IdempotencyKeyHash: p.GetIdempotencyKeyHash(), Slot: p.GetSlot(), Trace: p.GetTrace(),
+		TaskRetention: p.GetTaskRetention(),
 	}
 }
 

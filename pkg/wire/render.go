@@ -35,6 +35,7 @@ func FromRender(r *render.Record) *vidforgev1.RenderRecord {
 		IdempotencyKeyHash: r.IdempotencyKeyHash,
 		Slot:               fromInt(r.Slot),
 		Trace:              fromTrace(r.Trace),
+		TaskRetention:      fromDuration(r.TaskRetention),
 	}
 }
 
@@ -68,6 +69,7 @@ func ToRender(p *vidforgev1.RenderRecord) (*render.Record, error) {
 		IdempotencyKeyHash: p.GetIdempotencyKeyHash(),
 		Slot:               int(p.GetSlot()),
 		Trace:              toTrace(p.GetTrace()),
+		TaskRetention:      d.duration("task_retention", p.GetTaskRetention()),
 	}
 	if s := d.sourceRef(p.GetSource()); s != nil {
 		r.Source = *s

@@ -40,7 +40,7 @@ func (s store) find(ctx context.Context, c mcptask.Caller, method, id string) (a
 		return r, nil, s.rpc(ctx, r, err, failure{})
 	}
 	if v.Record.TaskExpired(s.cfg.Now()) {
-		e := render.Errorf(render.CodeTaskExpired, render.BlameCaller, "The task's 24 hours after its end are over; the render is still there until %s.", timestamp(v.Record.Expires()))
+		e := render.Errorf(render.CodeTaskExpired, render.BlameCaller, "The task's %.4g hours after its end are over; the render is still there until %s.", v.Record.TaskFor().Hours(), timestamp(v.Record.Expires()))
 		return r, nil, s.rpc(ctx, r, e, failure{id: rid})
 	}
 	return r, v, nil
@@ -206,14 +206,14 @@ func (s *Service) task(ctx context.Context, c mcptask.Caller, v *farm.View) (*mc
 	return t, nil
 }
 
-// taskTTL leaves a task 24 hours after its end, and at least as many from now
-// while there is none.
+// taskTTL leaves a task its retention after its end (24 hours unless its
+// submitter asked for less), and at least as much from now while there is none.
 func taskTTL(rec *render.Record, now time.Time) time.Duration {
 	end := now
 	if rec.State.Terminal() {
 		end = rec.Ended
 	}
-	return max(end.Sub(rec.Created), 0) + render.TaskRetention
+	return max(end.Sub(rec.Created), 0) + rec.TaskFor()
 }
 
 // pausedTask asks for the decision in the mode that this request declared. A

@@ -223,6 +223,7 @@ func (f *Farm) Submit(_ context.Context, tenant render.Tenant, s farm.Submission
 		}
 	}
 	rec := render.New(render.NewID(), tenant, spec, *src, logo, f.now())
+	rec.TaskRetention = render.TaskRetentionFor(s.TaskRetention)
 	f.renders[rec.ID] = rec
 	if key != "" {
 		f.keys[key] = rec.ID

@@ -9,6 +9,7 @@ package vidforgev1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -1091,7 +1092,9 @@ type RenderRecord struct {
 	// Number of the concurrency slot that the render holds, from 0.
 	Slot int32 `protobuf:"varint,23,opt,name=slot,proto3" json:"slot,omitempty"`
 	// Context of the request that submitted the render.
-	Trace         *TraceContext `protobuf:"bytes,24,opt,name=trace,proto3" json:"trace,omitempty"`
+	Trace *TraceContext `protobuf:"bytes,24,opt,name=trace,proto3" json:"trace,omitempty"`
+	// How long the id answers as a task after the end; absent: the usual time.
+	TaskRetention *durationpb.Duration `protobuf:"bytes,26,opt,name=task_retention,json=taskRetention,proto3" json:"task_retention,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1301,6 +1304,13 @@ func (x *RenderRecord) GetTrace() *TraceContext {
 	return nil
 }
 
+func (x *RenderRecord) GetTaskRetention() *durationpb.Duration {
+	if x != nil {
+		return x.TaskRetention
+	}
+	return nil
+}
+
 // Binding is what an idempotency key is bound to.
 type Binding struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1360,7 +1370,7 @@ var File_vidforge_v1_render_proto protoreflect.FileDescriptor
 
 const file_vidforge_v1_render_proto_rawDesc = "" +
 	"\n" +
-	"\x18vidforge/v1/render.proto\x12\vvidforge.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17vidforge/v1/media.proto\x1a\x16vidforge/v1/work.proto\"\xc2\x01\n" +
+	"\x18vidforge/v1/render.proto\x12\vvidforge.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17vidforge/v1/media.proto\x1a\x16vidforge/v1/work.proto\"\xc2\x01\n" +
 	"\tWatermark\x12.\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x1a.vidforge.v1.WatermarkModeR\x04mode\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12$\n" +
@@ -1406,7 +1416,7 @@ const file_vidforge_v1_render_proto_rawDesc = "" +
 	"\n" +
 	"tracestate\x18\x02 \x01(\tR\n" +
 	"tracestate\x12\x18\n" +
-	"\abaggage\x18\x03 \x01(\tR\abaggage\"\xbd\b\n" +
+	"\abaggage\x18\x03 \x01(\tR\abaggage\"\xff\b\n" +
 	"\fRenderRecord\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12%\n" +
@@ -1438,7 +1448,8 @@ const file_vidforge_v1_render_proto_rawDesc = "" +
 	"\fcancelled_by\x18\x15 \x01(\tR\vcancelledBy\x120\n" +
 	"\x14idempotency_key_hash\x18\x16 \x01(\tR\x12idempotencyKeyHash\x12\x12\n" +
 	"\x04slot\x18\x17 \x01(\x05R\x04slot\x12/\n" +
-	"\x05trace\x18\x18 \x01(\v2\x19.vidforge.v1.TraceContextR\x05trace\"?\n" +
+	"\x05trace\x18\x18 \x01(\v2\x19.vidforge.v1.TraceContextR\x05trace\x12@\n" +
+	"\x0etask_retention\x18\x1a \x01(\v2\x19.google.protobuf.DurationR\rtaskRetention\"?\n" +
 	"\aBinding\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x1b\n" +
 	"\tspec_hash\x18\x02 \x01(\tR\bspecHash*Q\n" +
@@ -1531,6 +1542,7 @@ var file_vidforge_v1_render_proto_goTypes = []any{
 	(*SourceRef)(nil),             // 20: vidforge.v1.SourceRef
 	(*Plan)(nil),                  // 21: vidforge.v1.Plan
 	(*Output)(nil),                // 22: vidforge.v1.Output
+	(*durationpb.Duration)(nil),   // 23: google.protobuf.Duration
 }
 var file_vidforge_v1_render_proto_depIdxs = []int32{
 	3,  // 0: vidforge.v1.Watermark.mode:type_name -> vidforge.v1.WatermarkMode
@@ -1562,11 +1574,12 @@ var file_vidforge_v1_render_proto_depIdxs = []int32{
 	22, // 26: vidforge.v1.RenderRecord.output:type_name -> vidforge.v1.Output
 	13, // 27: vidforge.v1.RenderRecord.failure:type_name -> vidforge.v1.Failure
 	14, // 28: vidforge.v1.RenderRecord.trace:type_name -> vidforge.v1.TraceContext
-	29, // [29:29] is the sub-list for method output_type
-	29, // [29:29] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	23, // 29: vidforge.v1.RenderRecord.task_retention:type_name -> google.protobuf.Duration
+	30, // [30:30] is the sub-list for method output_type
+	30, // [30:30] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_vidforge_v1_render_proto_init() }
