@@ -1,12 +1,15 @@
 package gateway
 
 import (
+	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/vidforge/vidforge/gateway/internal/auth"
 	"github.com/vidforge/vidforge/gateway/internal/contract"
 	"github.com/vidforge/vidforge/gateway/internal/limits"
 	"github.com/vidforge/vidforge/gateway/internal/session"
+	"github.com/vidforge/vidforge/pkg/farm"
 	"github.com/vidforge/vidforge/pkg/render"
 )
 
@@ -51,6 +54,45 @@ func sized(fail func(w http.ResponseWriter, r *http.Request, err error), next ht
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// quotas gives tenants of the keys file their own quotas. It reads the file for
+// itself, again when it changes.
+func (c Config) quotas() (func(render.Tenant, farm.Limits) farm.Limits, error) {
+	if c.KeysFile == "" {
+		return nil, nil //nolint:nilnil // nobody has any of their own
+	}
+	keys, err := auth.OpenKeys(c.KeysFile, time.Now, c.Logger)
+	if err != nil {
+		return nil, fmt.Errorf("read the limits of tenants: %w", err)
+	}
+	return func(tenant render.Tenant, l farm.Limits) farm.Limits {
+		own := keys.Limits(tenant)
+		if own.MaxConcurrent != nil {
+			l.MaxConcurrent = *own.MaxConcurrent
+		}
+		if own.RenderMinutes != nil {
+			l.RenderTime = time.Duration(*own.RenderMinutes) * time.Minute
+		}
+		return l
+	}, nil
+}
+
+// shownLimits are the limits that a tenant is told.
+func (s *server) shownLimits(f facade, of func(render.Tenant) limits.Limits) func(render.Tenant) contract.Limits {
+	return func(tenant render.Tenant) contract.Limits {
+		l, q := of(tenant), f.LimitsOf(tenant)
+		out := contract.Limits{
+			MaxAssetBytes: f.Limits().MaxAssetBytes, MaxConcurrentRenders: q.MaxConcurrent, RequestsPerSecond: l.RequestRate, RequestsAtOnce: l.RequestBurst,
+			MaxOpenRequests: l.OpenRequests, MaxSessions: max(0, s.cfg.MaxSessions),
+		}
+		if q.Window == render.WindowDay {
+			out.RenderMinutesPerDay = int(q.RenderTime.Minutes())
+		} else {
+			out.RenderMinutesPerMonth = int(q.RenderTime.Minutes())
+		}
+		return out
+	}
 }
 
 // limitsOf tells what a tenant may use.

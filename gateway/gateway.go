@@ -28,6 +28,7 @@ import (
 	"github.com/vidforge/vidforge/pkg/farm"
 	"github.com/vidforge/vidforge/pkg/ledger"
 	"github.com/vidforge/vidforge/pkg/ops"
+	"github.com/vidforge/vidforge/pkg/render"
 	"github.com/vidforge/vidforge/pkg/telemetry"
 )
 
@@ -92,6 +93,10 @@ type Config struct {
 	MaxSessions     int
 	// MaxConcurrent unfinished renders of a tenant. Defaults to 16.
 	MaxConcurrent int
+	// RenderMinutes of finished video that a tenant may make in one
+	// RenderWindow, a day or a month in UTC. Default to no limit, and a month.
+	RenderMinutes int
+	RenderWindow  string
 	// MaxAssetBytes of one upload. Defaults to 16 GiB.
 	MaxAssetBytes int64
 	// AssetRetention of an upload. Defaults to 7 days.
@@ -195,7 +200,10 @@ func (c Config) validate() error {
 	if c.OrphanAge != 0 && c.OrphanAge < time.Hour || c.PresignTTL > 7*24*time.Hour || c.PresignTTL != 0 && c.PresignTTL < time.Second || c.MaxPresignBytes > 5<<30 {
 		return errors.New("OrphanAge must be at least 1h, PresignTTL 1s to 168h, MaxPresignBytes at most 5 GiB")
 	}
-	if c.MaxConcurrent < 0 || c.MaxAssetBytes < 0 || c.MaxPresignBytes < 0 || c.SweepEvery < 0 || c.AssetRetention < 0 || c.StallTimeout < 0 || c.DrainDelay < 0 || c.ShutdownTimeout < 0 {
+	if w := render.Window(c.RenderWindow); w != "" && w != render.WindowDay && w != render.WindowMonth {
+		return fmt.Errorf("invalid RenderWindow %q: must be day or month", c.RenderWindow)
+	}
+	if c.MaxConcurrent < 0 || c.RenderMinutes < 0 || c.MaxAssetBytes < 0 || c.MaxPresignBytes < 0 || c.SweepEvery < 0 || c.AssetRetention < 0 || c.StallTimeout < 0 || c.DrainDelay < 0 || c.ShutdownTimeout < 0 {
 		return errors.New("limits and times cannot be negative")
 	}
 	return nil
@@ -241,6 +249,7 @@ type facade interface {
 	Run(ctx context.Context) error
 	Ready(ctx context.Context) error
 	Limits() farm.Config
+	LimitsOf(tenant render.Tenant) farm.Limits
 	limits.Rates
 }
 
@@ -277,7 +286,12 @@ func run(ctx context.Context, c Config, operators *ops.Server) error {
 	with, err := c.shared(ctx, backends.Ledger)
 	metrics, merr := telemetry.NewMetrics()
 	if err = errors.Join(err, merr); err == nil {
+		var own func(render.Tenant, farm.Limits) farm.Limits
+		if own, err = c.quotas(); err != nil {
+			return errors.Join(err, backends.Close())
+		}
 		f := farm.New(backends.Stores, farm.Config{
+			RenderTime: time.Duration(c.RenderMinutes) * time.Minute, RenderWindow: render.Window(c.RenderWindow), LimitsOf: own,
 			MaxConcurrent: c.MaxConcurrent, MaxAssetBytes: c.MaxAssetBytes, AssetRetention: c.AssetRetention, PresignTTL: c.PresignTTL,
 			MaxPresignBytes: c.MaxPresignBytes, OrphanAge: c.OrphanAge, SweepEvery: c.SweepEvery, Tuning: c.Tuning, Metrics: metrics, Logger: c.Logger,
 		})

@@ -47,6 +47,13 @@ func TestRates(t *testing.T) {
 			t.Errorf("%s was counted with %q, want %q", tenant, asked[tenant], want)
 		}
 	}
+	b.key = keys[2]
+	shown, _ := object(t, b.call(noCaps, "vidforge_get_capabilities", "{}").Structured)["limits"].(map[string]any)
+	for name, want := range map[string]any{"requests_per_second": 0.5, "requests_at_once": 3.0, "max_concurrent_renders": 16.0, "render_minutes_per_month": 90.0, "max_open_requests": 2048.0, "max_sessions": 1024.0} {
+		if shown[name] != want {
+			t.Errorf("limits.%s is %v, want %v", name, shown[name], want)
+		}
+	}
 	shut("acme")
 	b.key = keys[1]
 	if a := b.rpc(noCaps, "tools/list", ""); a.Error != nil {

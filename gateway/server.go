@@ -58,19 +58,6 @@ func newServer(c Config, f facade, with shared, bound string) (*server, error) {
 		return nil, err
 	}
 	s := &server{cfg: c, publicURL: public.String(), mux: http.NewServeMux()}
-	bounds := f.Limits()
-	settings := contract.Config{
-		Farm: f, Version: c.Version, PublicURL: public.String(), Logger: c.Logger, Tracer: telemetry.Tracer(),
-		Limits:      contract.Limits{MaxAssetBytes: bounds.MaxAssetBytes, MaxConcurrentRenders: bounds.MaxConcurrent},
-		MaxSessions: max(0, c.MaxSessions),
-	}
-	if s.contract, err = contract.New(settings); err != nil {
-		return nil, fmt.Errorf("make the MCP contract: %w", err)
-	}
-	settings.Dialect = videorender.Dialect()
-	if s.older, err = contract.New(settings); err != nil {
-		return nil, errors.Join(fmt.Errorf("make the video_render contract: %w", err), s.contract.Close())
-	}
 	a := &auth.Authenticator{Fail: func(w http.ResponseWriter, r *http.Request, err error) { httpapi.Fail(s.contract, w, r, err) }}
 	if c.KeysFile != "" {
 		if a.Keys, err = auth.OpenKeys(c.KeysFile, time.Now, c.Logger); err != nil {
@@ -80,14 +67,29 @@ func newServer(c Config, f facade, with shared, bound string) (*server, error) {
 	if err := c.authorize(a, public); err != nil {
 		return nil, err
 	}
-	if s.gate, err = limits.New(f, s.limitsOf(a), c.Registry); err != nil {
-		return nil, fmt.Errorf("make limits: %w", err)
+	refused := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "vidforge_requests_refused_total", Help: "Requests beyond a limit of their tenant or credential, by limit.",
+	}, []string{"limit"})
+	if err := c.Registry.Register(refused); err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
+	s.gate = limits.New(f, s.limitsOf(a))
+	settings := contract.Config{
+		Farm: f, Version: c.Version, PublicURL: public.String(), Logger: c.Logger, Tracer: telemetry.Tracer(),
+		Limits: s.shownLimits(f, s.limitsOf(a)), Limited: func(limit string) { refused.WithLabelValues(limit).Inc() }, MaxSessions: max(0, c.MaxSessions),
+	}
+	if s.contract, err = contract.New(settings); err != nil {
+		return nil, fmt.Errorf("make the MCP contract: %w", err)
+	}
+	settings.Dialect = videorender.Dialect()
+	if s.older, err = contract.New(settings); err != nil {
+		return nil, errors.Join(fmt.Errorf("make the video_render contract: %w", err), s.contract.Close())
 	}
 	httpapi.Register(s.mux, httpapi.Config{
 		Farm: f, Contract: s.contract, Auth: a, Admit: func(next http.Handler) http.Handler { return s.admit(a.Fail, next) }, BasePath: public.Path, Stall: c.StallTimeout, CSRFKey: with.formKey, Logger: c.Logger,
 	})
 	s.sessions, err = session.New(session.Options{
-		Secret: with.sessionKey, Registry: with.registry, RenewEvery: bounds.Tuning.BeatEvery, WriteTimeout: c.StallTimeout,
+		Secret: with.sessionKey, Registry: with.registry, RenewEvery: f.Limits().Tuning.BeatEvery, WriteTimeout: c.StallTimeout,
 		Principal: func(r *http.Request) string {
 			req, _ := auth.RequestFrom(r.Context())
 			return req.Key()

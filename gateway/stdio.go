@@ -52,7 +52,7 @@ func (s *server) newStdio(settings contract.Config, f facade) (_ *stdioServer, e
 		if err != nil {
 			return nil, fmt.Errorf("open the input directory: %w", err)
 		}
-		o.files = localfile.NewImporter(sources, f, settings.Limits.MaxAssetBytes, time.Now, s.cfg.Logger)
+		o.files = localfile.NewImporter(sources, f, f.Limits().MaxAssetBytes, time.Now, s.cfg.Logger)
 	}
 	if dir := s.cfg.Stdio.OutputDir; dir != "" {
 		if o.output, err = localfile.NewOutput(dir); err != nil {

@@ -139,15 +139,20 @@ type Limits struct {
 	// OpenRequests is how many requests and streams each credential may have
 	// open at a gateway.
 	OpenRequests *int `yaml:"open_requests,omitempty"`
+	// MaxConcurrent renders that are not finished, at least 1.
+	MaxConcurrent *int `yaml:"max_concurrent,omitempty"`
+	// RenderMinutes of finished video in the gateway's window.
+	RenderMinutes *int `yaml:"render_minutes,omitempty"`
 }
 
 func (l Limits) validate(tenant string) error {
 	for name, wrong := range map[string]bool{
 		"request_rate": l.RequestRate != nil && !(*l.RequestRate >= 0), "request_burst": l.RequestBurst != nil && *l.RequestBurst < 0,
-		"open_requests": l.OpenRequests != nil && *l.OpenRequests < 0,
+		"open_requests": l.OpenRequests != nil && *l.OpenRequests < 0, "render_minutes": l.RenderMinutes != nil && *l.RenderMinutes < 0,
+		"max_concurrent": l.MaxConcurrent != nil && *l.MaxConcurrent < 1,
 	} {
 		if wrong {
-			return fmt.Errorf("apikey: %s of tenant %s is negative; 0 is no limit", name, tenant)
+			return fmt.Errorf("apikey: %s of tenant %s must not be negative; 0 is no limit, except for max_concurrent", name, tenant)
 		}
 	}
 	return nil

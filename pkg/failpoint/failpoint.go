@@ -40,6 +40,8 @@ const (
 	SubmitBound Point = "submit.bound"
 	// SubmitSlotted is after a slot was taken, before the record.
 	SubmitSlotted Point = "submit.slotted"
+	// SubmitHeld is after render time was set aside, before the record.
+	SubmitHeld Point = "submit.held"
 	// SubmitStated is after a new render's state, before its submission makes it
 	// one.
 	SubmitStated Point = "submit.stated"
@@ -118,6 +120,9 @@ const (
 	EndBroadcast Point = "end.broadcast"
 	// EndRemoved is after a finished render's leftovers were removed.
 	EndRemoved Point = "end.removed"
+	// EndSettled is after a finished render's time was counted, before its slot is
+	// freed.
+	EndSettled Point = "end.settled"
 	// EndSlotFreed is after a finished render's slot was freed.
 	EndSlotFreed Point = "end.slot-freed"
 
@@ -154,6 +159,7 @@ func Names() []string {
 		{FinalizePublished, nil},
 		{SubmitBound, nil},
 		{SubmitSlotted, nil},
+		{SubmitHeld, nil},
 		{SubmitStated, nil},
 		{SubmitRecorded, nil},
 		{SubmitConfirmed, nil},
@@ -186,6 +192,7 @@ func Names() []string {
 		{TimerAdvanced, nil},
 		{EndBroadcast, nil},
 		{EndRemoved, nil},
+		{EndSettled, nil},
 		{EndSlotFreed, nil},
 		{ReconcileLeased, nil},
 		{ReconcileAdvanced, nil},

@@ -137,6 +137,8 @@ func (f *Farm) settleEnd(ctx context.Context, rec *render.Record) error {
 	}
 	errs = append(errs, f.removeLeftovers(ctx, rec))
 	failpoint.Hit(failpoint.EndRemoved)
+	errs = append(errs, f.settleTime(ctx, rec))
+	failpoint.Hit(failpoint.EndSettled)
 	// The slot last: as long as it is taken, reconciliation finds the render.
 	// What a store refused just now is left to the sweep all the same, since
 	// the tenant wants the slot.

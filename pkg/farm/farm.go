@@ -33,6 +33,12 @@ type Stores struct {
 type Config struct {
 	// MaxConcurrent renders of a tenant that are not finished. Defaults to 16.
 	MaxConcurrent int
+	// RenderTime is the length of the videos that a tenant may make in one
+	// RenderWindow. Default to no limit, and a month.
+	RenderTime   time.Duration
+	RenderWindow render.Window
+	// LimitsOf gives a tenant other limits than all. Nil: nobody has any.
+	LimitsOf func(tenant render.Tenant, all Limits) Limits
 	// MaxAssetBytes of one upload. Defaults to 16 GiB.
 	MaxAssetBytes int64
 	// AssetRetention is how long an asset is kept after its upload, and longer
@@ -155,6 +161,7 @@ type Farm struct {
 // New makes a farm over open stores. It starts nothing; see Run.
 func New(s Stores, c Config) *Farm {
 	c.MaxConcurrent = cmp.Or(c.MaxConcurrent, 16)
+	c.RenderWindow = cmp.Or(c.RenderWindow, render.WindowMonth)
 	c.MaxAssetBytes = cmp.Or(c.MaxAssetBytes, 16<<30)
 	c.AssetRetention = cmp.Or(c.AssetRetention, 7*24*time.Hour)
 	c.PresignTTL = cmp.Or(c.PresignTTL, time.Hour)

@@ -110,7 +110,7 @@ const fullPass = 20
 
 func (f *Farm) reconcileForever(ctx context.Context) error {
 	for n := 0; ; n++ {
-		pass := f.reconcileSlots
+		pass := f.reconcileSoon
 		if n%fullPass == 0 {
 			pass = f.Reconcile
 		}
@@ -170,7 +170,13 @@ func (f *Farm) Reconcile(ctx context.Context) error {
 			f.log.WarnContext(ctx, "reconcile", "asset", entry.Asset.ID, "error", err)
 		}
 	}
-	return f.reconcileSlots(ctx)
+	return f.reconcileSoon(ctx)
+}
+
+// reconcileSoon is the quick pass: what is under way, and what is set aside for
+// it.
+func (f *Farm) reconcileSoon(ctx context.Context) error {
+	return errors.Join(f.reconcileSlots(ctx), f.reconcileTime(ctx))
 }
 
 // reconcileSlots reconciles the renders that hold a slot, which is every one

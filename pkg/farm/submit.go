@@ -123,28 +123,35 @@ func (s *submission) create(ctx context.Context) (entry ledger.RenderEntry, crea
 	if err := f.holdFor(ctx, s.tenant, source, logo); err != nil {
 		return entry, false, err
 	}
-	slot, err := f.stores.Ledger.TakeSlot(ctx, s.tenant, s.id, f.cfg.MaxConcurrent)
+	rec := render.New(s.id, s.tenant, s.spec, *source, logo, f.now())
+	length := f.length(source, s.spec)
+	if err := f.hasTime(ctx, rec, length); err != nil {
+		return entry, false, err
+	}
+	slots := f.LimitsOf(s.tenant).MaxConcurrent
+	slot, err := f.stores.Ledger.TakeSlot(ctx, s.tenant, s.id, slots)
 	if errors.Is(err, ledger.ErrNoSlot) {
 		// One that a worker ended holds its slot until a gateway has looked.
 		if err := f.reconcileSlotsOf(ctx, s.tenant); err != nil {
 			return entry, false, unavailable("look for slots of ended renders", err)
 		}
-		slot, err = f.stores.Ledger.TakeSlot(ctx, s.tenant, s.id, f.cfg.MaxConcurrent)
+		slot, err = f.stores.Ledger.TakeSlot(ctx, s.tenant, s.id, slots)
 	}
 	if errors.Is(err, ledger.ErrNoSlot) {
-		e := render.Errorf(render.CodeRenderQuotaExceeded, render.BlameCaller,
-			"All %d concurrent renders of this tenant are in use. Wait for one to finish, or cancel one.", f.cfg.MaxConcurrent)
-		e.RetryAfter = 30 * time.Second
-		return entry, false, e
+		return entry, false, noSlot(slots)
 	}
 	if err != nil {
 		return entry, false, unavailable("take a slot", err)
 	}
 	failpoint.Hit(failpoint.SubmitSlotted)
-	rec := render.New(s.id, s.tenant, s.spec, *source, logo, f.now())
+	if err := f.reserveTime(ctx, rec, length); err != nil {
+		s.giveUpSlot(ctx, slot, err)
+		return entry, false, err
+	}
 	rec.Slot, rec.Trace, rec.IdempotencyKeyHash, rec.TaskRetention = slot, s.trace, s.keyHash, s.taskRetention
 	entry, err = f.stores.Ledger.CreateRender(ctx, rec)
 	if errors.Is(err, ledger.ErrExists) { // another holder of the same key was faster
+		f.releaseTime(ctx, rec)
 		entry, err = f.stores.Ledger.GetRender(ctx, s.tenant, s.id)
 		if err != nil {
 			return entry, false, unavailable("read the render that another made", err)
@@ -162,6 +169,18 @@ func (s *submission) create(ctx context.Context) (entry ledger.RenderEntry, crea
 		}
 	}
 	return entry, true, nil
+}
+
+// giveUpSlot frees the slot of a render that is refused after all. With a key,
+// another caller may use the slot for the same render just now: then it is left
+// to reconciliation, which frees it when no render came of it.
+func (s *submission) giveUpSlot(ctx context.Context, slot int, cause error) {
+	if render.CodeOf(cause) == render.CodeUnavailable || s.keyHash != "" {
+		return
+	}
+	if err := s.farm.stores.Ledger.FreeSlot(ctx, s.tenant, slot, s.id); err != nil {
+		s.farm.log.WarnContext(ctx, "free a slot, left to reconciliation", "render_id", s.id, "error", err)
+	}
 }
 
 // undo takes back what a definite refusal must not leave. What cannot be taken
@@ -307,9 +326,7 @@ func (f *Farm) Validate(ctx context.Context, tenant render.Tenant, req render.Re
 		return nil, err
 	}
 	v := &Validation{Spec: spec, Plan: render.MakePlan(source.Facts, spec, 1, f.cfg.Policy)}
-	if rate := v.Plan.FrameRate.Float(); rate > 0 {
-		v.Duration = time.Duration(float64(v.Plan.Frames) / rate * float64(time.Second))
-	}
+	v.Duration = planLength(v.Plan)
 	v.Warnings = warnings(source.Facts, spec, v.Plan)
 	return v, nil
 }

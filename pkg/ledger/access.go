@@ -27,6 +27,7 @@ const (
 	kindSlots   = "slots"
 	kindLeases  = "leases"
 	kindSecrets = "secrets"
+	kindUsage   = "usage"
 )
 
 // bucketAccess is what a role may do with a bucket.
@@ -40,7 +41,7 @@ const (
 )
 
 // forWorker is what a worker may do with a kind of bucket, and below which keys
-// it may write. Idempotency keys, slots and secrets are not its business.
+// it may write. Idempotency keys, slots, usage and secrets are not its business.
 func forWorker(kind string) (a bucketAccess, below string) {
 	switch kind {
 	case kindRenders, kindWorks:
@@ -60,7 +61,7 @@ func (c Config) streamName(name string) string { return "KV_" + c.bucketName(nam
 // buckets are all of the ledger's, in the order in which they are made: the
 // records of renders, which a worker waits for, come last.
 func (c Config) buckets() []bucketConfig {
-	all := make([]bucketConfig, 0, 8)
+	all := make([]bucketConfig, 0, 9)
 	add := func(kind, name string, change func(*bucketConfig)) {
 		b := bucketConfig{kind: kind, name: c.bucketName(name), replicas: c.Replicas, timeout: c.Timeout, access: accessOwn, below: ">"}
 		if c.Role == access.Worker {
@@ -75,6 +76,7 @@ func (c Config) buckets() []bucketConfig {
 	add(kindAssets, kindAssets, nil)
 	add(kindIdem, kindIdem, nil)
 	add(kindSlots, kindSlots, nil)
+	add(kindUsage, kindUsage, nil)
 	add(kindLeases, kindLeases, func(b *bucketConfig) { b.maxAge = c.LeaseTTL })
 	shards := cmp.Or(c.Shards, 1)
 	for i := range shards {

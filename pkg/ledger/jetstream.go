@@ -43,6 +43,7 @@ var (
 //	slots            <tenant>.<number>
 //	leases           work.<work>, name.<name>
 //	secrets          <name>
+//	usage            <tenant>.<account>
 //
 // where <tenant> is render.Tenant.Key and <work> is render.Work.Key. A key's
 // shard is a hash of it, a work's that of its owner. Values are the protobuf
@@ -51,6 +52,7 @@ type JetStream struct {
 	cfg                                  Config
 	renders, intents, works              []*bucket
 	assets, idem, slots, leases, secrets *bucket
+	usage                                *bucket
 	parts                                partCache
 }
 
@@ -148,6 +150,8 @@ func (l *JetStream) place(kind string, b *bucket) {
 		l.leases = b
 	case kindSecrets:
 		l.secrets = b
+	case kindUsage:
+		l.usage = b
 	}
 }
 

@@ -153,6 +153,19 @@ type Ledger interface {
 	// write: it is for reconciliation.
 	Slots(ctx context.Context) iter.Seq2[SlotHolder, error]
 
+	// ChangeUsage changes what a tenant has used of one quota, by its account
+	// ([a-z0-9-]+): change gets the present usage, empty where there is none,
+	// and reports whether it changed it. It may be called several times, since
+	// others change it too; only the last call counts. Its error is returned as
+	// it is, and nothing is written then. The account is kept for that long
+	// after its last change.
+	ChangeUsage(ctx context.Context, tenant render.Tenant, account string, keep time.Duration, change func(*render.Usage) (changed bool, err error)) (render.Usage, error)
+	// Usage reads an account from the leader. ErrNotFound when there is none.
+	Usage(ctx context.Context, tenant render.Tenant, account string) (render.Usage, error)
+	// Accounts iterates over every account of every tenant. It may lag behind
+	// an acknowledged write: it is for reconciliation.
+	Accounts(ctx context.Context) iter.Seq2[Account, error]
+
 	// RenderOf, AssetOf and SlotsOf read from the leader, as GetRender and
 	// GetAsset do, for who knows a tenant only by its key (render.Tenant.Key),
 	// as it stands in the keys of objects.

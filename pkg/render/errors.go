@@ -95,7 +95,7 @@ func Catalogue() []CatalogueEntry {
 		{CodeTextNotRenderable, false, CarrierTool, 0, 422, "The farm's fonts have no glyph for a character of watermark.text."},
 		{CodeIdempotencyKeyReused, false, CarrierTool, 0, 409, "The idempotency_key is bound to a render with other arguments."},
 		{CodeAssetNotReady, true, CarrierTool, 0, 503, "The upload is not finalised or not probed yet."},
-		{CodeRenderQuotaExceeded, true, CarrierTool, 0, 429, "Too many renders of this tenant are under way."},
+		{CodeRenderQuotaExceeded, true, CarrierTool, 0, 429, "A quota of this tenant is used up, such as its concurrent renders or its render minutes; details.limit says which."},
 		{CodeRateLimited, true, CarrierTool, 0, 429, "Too many requests in a short time."},
 		{CodeRenderFailed, true, CarrierTool, 0, 503, "The farm could not finish the render; the same request may succeed."},
 		{CodeUnavailable, true, CarrierTool, 0, 503, "A part of the farm is not reachable right now."},

@@ -68,6 +68,7 @@ func kinds() []kind {
 		kindOf("Sample", wire.FromSample, wire.ToSample),
 		kindOf("Worker", wire.FromWorker, wire.ToWorker),
 		kindOf("Timer", wire.FromTimer, wire.ToTimer),
+		kindOf("Usage", wire.FromUsage, wire.ToUsage),
 		kindOf("DeadLetter", wire.FromDeadLetter, wire.ToDeadLetter),
 	}
 }

@@ -89,7 +89,7 @@ func (s *site) gateways() []string {
 func (s *site) gateway(env []string, points ...string) *process {
 	s.t.Helper()
 	p := launch(s.t, "vidforge-gateway", s.name("gateway"), points, slices.Concat(s.env, []string{
-		"VIDFORGE_LISTEN=127.0.0.1:0", "VIDFORGE_OPS_LISTEN=127.0.0.1:0", "VIDFORGE_SHUTDOWN_TIMEOUT=1s", "VIDFORGE_SWEEP_EVERY=2s",
+		"VIDFORGE_LISTEN=127.0.0.1:0", "VIDFORGE_OPS_LISTEN=127.0.0.1:0", "VIDFORGE_SHUTDOWN_TIMEOUT=1s", "VIDFORGE_SWEEP_EVERY=2s", "VIDFORGE_RENDER_MINUTES=1000000",
 	}, env))
 	if record := p.logged("gateway listens"); record != nil {
 		s.mu.Lock()
@@ -233,7 +233,7 @@ func (s *site) settled(may left) {
 	s.t.Helper()
 	var found error
 	for deadline := time.Now().Add(patience / 2); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) { // others tidy up
-		found = errors.Join(s.leases(), s.messages(may), s.slots(), s.records())
+		found = errors.Join(s.leases(), s.messages(may), s.slots(), s.usage(), s.records())
 		if !may.litter && !may.some {
 			found = errors.Join(found, s.objects(may))
 		}
@@ -248,6 +248,32 @@ func (s *site) slots() error {
 	var errs []error
 	for holder, err := range s.stores.Ledger.Slots(s.t.Context()) {
 		errs = append(errs, err, fmt.Errorf("slot %d is held by %s", holder.Slot, holder.Task))
+	}
+	return errors.Join(errs...)
+}
+
+// usage looks for render time that is set aside for nobody, and for videos that
+// were counted twice or not at all.
+func (s *site) usage() error {
+	var errs []error
+	want := map[render.Tenant]int64{}
+	for entry, err := range s.stores.Ledger.Renders(s.t.Context()) {
+		if errs = append(errs, err); err == nil && entry.Record.State == render.StateSucceeded {
+			want[entry.Record.Tenant] += entry.Record.Output.Duration.Milliseconds()
+		}
+	}
+	got := map[render.Tenant]int64{}
+	for account, err := range s.stores.Ledger.Accounts(s.t.Context()) {
+		errs = append(errs, err)
+		for _, h := range account.Usage.Holds {
+			errs = append(errs, fmt.Errorf("%s holds %d for %s", account.Name, h.Amount, h.ID))
+		}
+		got[account.Usage.Tenant] += account.Usage.Used
+	}
+	for tenant, n := range want {
+		if got[tenant] != n {
+			errs = append(errs, fmt.Errorf("%s made videos of %d ms, of which %d are counted", tenant, n, got[tenant]))
+		}
 	}
 	return errors.Join(errs...)
 }

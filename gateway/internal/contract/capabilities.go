@@ -10,6 +10,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/vidforge/vidforge/gateway/internal/auth"
 	"github.com/vidforge/vidforge/pkg/apikey"
 	"github.com/vidforge/vidforge/pkg/mcptask"
 	"github.com/vidforge/vidforge/pkg/render"
@@ -133,7 +134,9 @@ func (s *Service) capabilities(c mcptask.Caller, full bool) Capabilities {
 		"Nobody decides for 30 minutes: watermark_approval_timeout.",
 		"Declining or cancelling an elicitation is no decision.",
 	}
-	d.Limits.Limits = s.cfg.Limits
+	if r, ok := c.Principal.(auth.Request); ok && s.cfg.Limits != nil {
+		d.Limits.Limits = s.cfg.Limits(r.Tenant)
+	}
 	d.Limits.MaxWatermarkText, d.Limits.MaxNote, d.Limits.MaxIdempotencyKey = render.MaxWatermarkText, maxNote, render.MaxIdempotencyKey
 	d.Limits.IdempotencyWindowMS, d.Limits.MaxInlineVideoBytes = s.dialect.IdempotencyWindow.Milliseconds(), maxInlineVideo
 	d.Limits.DeprecationMonths = deprecationMonths

@@ -46,8 +46,11 @@ type Config struct {
 	// PublicURL is where clients reach the gateway: scheme, host and, if there
 	// is one, a path prefix; no slash at the end. Required.
 	PublicURL string
-	// Limits that clients are told.
-	Limits Limits
+	// Limits that a tenant is told. Nil: none.
+	Limits func(render.Tenant) Limits
+	// Limited is called with the name of each limit that somebody met. Nil:
+	// nobody counts.
+	Limited func(limit string)
 	// Dialect that is spoken. Nil: the contract of this package.
 	Dialect *Dialect
 	// Local is what the client of the standard streams gets. Nil: clients come
@@ -67,6 +70,13 @@ type Config struct {
 type Limits struct {
 	MaxAssetBytes        int64 `json:"max_asset_bytes"`
 	MaxConcurrentRenders int   `json:"max_concurrent_renders"`
+	// Those that follow are absent where there is no limit.
+	RenderMinutesPerDay   int     `json:"render_minutes_per_day,omitempty"`
+	RenderMinutesPerMonth int     `json:"render_minutes_per_month,omitempty"`
+	RequestsPerSecond     float64 `json:"requests_per_second,omitempty"`
+	RequestsAtOnce        int     `json:"requests_at_once,omitempty"`
+	MaxOpenRequests       int     `json:"max_open_requests,omitempty"`
+	MaxSessions           int     `json:"max_sessions,omitempty"`
 }
 
 // Service answers MCP clients. Make it with New; its methods may be called at
@@ -303,6 +313,11 @@ func (s *Service) envelopeFor(ctx context.Context, requestID string, e *render.E
 	}
 	if e.Code == render.CodeRenderNotFound {
 		e = RenderNotFound() // whoever found it missing, the answer is one
+	}
+	if e.Details != nil && s.cfg.Limited != nil {
+		if limit, ok := e.Details.Extra["limit"].(string); ok {
+			s.cfg.Limited(limit)
+		}
 	}
 	e = s.withUploadHint(e)
 	env := NewEnvelope(e, requestID, s.fingerprint, repair(e, f))

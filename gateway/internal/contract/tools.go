@@ -250,7 +250,7 @@ func toolSpecs() []toolSpec {
 "task_semantics":{"type":"object","additionalProperties":false,"properties":{"note":{"type":"string"},"task_ttl_ms":{"type":"integer"},"result_retention":{"type":"string"}}},
 "negotiated_capabilities":{"type":"object","additionalProperties":false,"properties":{"server":{"type":"object"},"client":{"type":"object"},"fallbacks":{"type":"object"}}},
 "approval":{"type":"object","additionalProperties":false,"properties":{"policy":{"type":"string"},"window_ms":{"type":"integer"},"rules":` + stringsSchema + `}},
-"limits":{"type":"object","additionalProperties":{"type":"integer"}},"required_scopes":{"type":"object","additionalProperties":` + stringsSchema + `},
+"limits":{"type":"object","additionalProperties":{"type":"number"}},"required_scopes":{"type":"object","additionalProperties":` + stringsSchema + `},
 "covers":` + stringsSchema + `,
 "errors":{"type":"array","items":{"type":"object","additionalProperties":false,"properties":{"code":{"type":"string"},"temporary":{"type":"boolean"},"carrier":{"type":"string"},"meaning":{"type":"string"}}}}`,
 		outRequired: "server does does_not error_carriers task_semantics approval limits required_scopes",

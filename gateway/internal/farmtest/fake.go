@@ -606,6 +606,11 @@ func (f *Farm) AllowRequest(_ context.Context, tenant render.Tenant, perSecond f
 	return f.OnRequest(tenant, perSecond, burst)
 }
 
+// LimitsOf implements the facade.
+func (f *Farm) LimitsOf(render.Tenant) farm.Limits {
+	return farm.Limits{MaxConcurrent: 16, RenderTime: 90 * time.Minute, Window: render.WindowMonth}
+}
+
 // Limits implements the facade.
 func (f *Farm) Limits() farm.Config {
 	return farm.Config{MaxConcurrent: 16, MaxAssetBytes: f.MaxUpload, AssetRetention: 7 * 24 * time.Hour}

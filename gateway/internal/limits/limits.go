@@ -6,13 +6,10 @@ package limits
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"math"
 	"net/http"
 	"sync"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/vidforge/vidforge/gateway/internal/auth"
 	"github.com/vidforge/vidforge/gateway/internal/contract"
@@ -56,23 +53,16 @@ type Rates interface {
 
 // Gate admits requests. Make it with New; its methods may be called at once.
 type Gate struct {
-	rates   Rates
-	of      func(render.Tenant) Limits
-	refused *prometheus.CounterVec
+	rates Rates
+	of    func(render.Tenant) Limits
 
 	mu   sync.Mutex
 	open map[string]int // by principal
 }
 
 // New makes a gate. of tells a tenant's limits as they now are.
-func New(rates Rates, of func(render.Tenant) Limits, metrics prometheus.Registerer) (*Gate, error) {
-	g := &Gate{rates: rates, of: of, open: map[string]int{}, refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "vidforge_requests_refused_total", Help: "Requests beyond a limit, by limit: requests (a second, of a tenant), open_requests (of a credential).",
-	}, []string{"limit"})}
-	if err := metrics.Register(g.refused); err != nil {
-		return nil, fmt.Errorf("register metrics: %w", err)
-	}
-	return g, nil
+func New(rates Rates, of func(render.Tenant) Limits) *Gate {
+	return &Gate{rates: rates, of: of, open: map[string]int{}}
 }
 
 // openWait is a guess: nobody knows when one of a client's own requests ends.
@@ -85,14 +75,12 @@ func (g *Gate) Middleware(refuse func(w http.ResponseWriter, r *http.Request, er
 		l := g.of(req.Tenant)
 		leave, ok := g.enter(req.Key(), l.OpenRequests)
 		if !ok {
-			g.refused.WithLabelValues("open_requests").Inc()
 			refuse(w, r, contract.TooMany("open_requests", l.OpenRequests, openWait))
 			return
 		}
 		defer leave()
 		if l.RequestRate > 0 && l.RequestBurst > 0 {
 			if ok, wait := g.rates.AllowRequest(r.Context(), req.Tenant, l.RequestRate, l.RequestBurst); !ok {
-				g.refused.WithLabelValues("requests").Inc()
 				refuse(w, r, tooFast(l, wait))
 				return
 			}

@@ -203,6 +203,8 @@ func RunReplicated(t *testing.T, connect func(*testing.T) *nats.Conn, replicas i
 		"LeasesAtOnce":        testLeasesAtOnce,
 		"Secrets":             testSecrets,
 		"Epoch":               testEpoch,
+		"Usage":               testUsage,
+		"UsageAtOnce":         testUsageAtOnce,
 		"ByTenantKey":         testByTenantKey,
 		"Reopen":              testReopen,
 		"ServerAway":          testServerAway,
@@ -489,6 +491,11 @@ func testMalformedIDs(t *testing.T, b *bench) {
 			"Secret":          func() error { _, err := b.Secret(ctx, "x"+s+"*"); return err },
 			"LeaseWork stage": func() error { _, err := b.LeaseWork(ctx, stage, "me"); return err },
 			"GetResult probe": func() error { _, err := b.GetResult(ctx, probe); return err },
+			"Usage":           func() error { _, err := b.Usage(ctx, alice, "x"+s+"*"); return err },
+			"ChangeUsage": func() error {
+				_, err := b.ChangeUsage(ctx, alice, "x"+s+"*", time.Hour, func(u *render.Usage) (bool, error) { u.Used++; return true, nil })
+				return err
+			},
 			"RenderOf id":     func() error { _, err := b.RenderOf(ctx, alice.Key(), id); return err },
 			"AssetOf id":      func() error { _, err := b.AssetOf(ctx, alice.Key(), aid); return err },
 			"RenderOf tenant": func() error { _, err := b.RenderOf(ctx, s, rec.ID); return err },
@@ -531,7 +538,7 @@ func testMalformedIDs(t *testing.T, b *bench) {
 			}
 		}
 	}
-	hostile.Complete[ledger.Ledger](t, tried, "Renders", "WatchRenders", "Assets", "Slots", "Epoch", "TurnEpoch", "Ping")
+	hostile.Complete[ledger.Ledger](t, tried, "Renders", "WatchRenders", "Assets", "Slots", "Accounts", "Epoch", "TurnEpoch", "Ping")
 	negative := good
 	negative.Index = -1
 	_, err = b.GetResult(ctx, negative)
