@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -51,9 +52,7 @@ func quotaError(limit string, wait time.Duration, extra map[string]any, format s
 	e := render.Errorf(render.CodeRenderQuotaExceeded, render.BlameCaller, format, args...)
 	e.RetryAfter = wait
 	e.Details = &render.Details{Reason: "the quota is used up", Extra: map[string]any{"limit": limit}}
-	for k, v := range extra {
-		e.Details.Extra[k] = v
-	}
+	maps.Copy(e.Details.Extra, extra)
 	return e
 }
 
