@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	stdjson "encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -30,13 +31,21 @@ const (
 	requestHeader = "Mcptask-Request"
 )
 
-// sender is who sent the POST that a stateful session handles.
-type sender struct{ principal any }
+// sender is who sent the POST that a stateful session handles, and what of it
+// the SDK drops.
+type sender struct {
+	principal any
+	session   *session           // nil for initialize
+	task      *TaskRequest       // params.task of a tools/call
+	token     stdjson.RawMessage // its progress token
+	made      *Task              // the task it made
+}
 
-// Handler serves MCP over Streamable HTTP: 2026-07-28 with tasks, without
-// sessions, and older versions with sessions and without tasks. It stands in
-// front of two SDK servers and does what the SDK cannot: the header rules of
-// tasks/*, tasks in subscriptions/listen, and tasks/get at a tenth of the cost.
+type senderKey struct{}
+
+// Handler serves MCP over Streamable HTTP: 2026-07-28 without sessions, older
+// versions with them, both with tasks as far as they know any. It stands in
+// front of two SDK servers and does what the SDK cannot.
 type Handler struct {
 	opts           Options
 	modern, legacy http.Handler
@@ -55,11 +64,13 @@ type Handler struct {
 	// once closed is set. A held tasks/result is none: it ends with closing.
 	calls sync.WaitGroup
 
-	mu     sync.Mutex
-	closed bool
-	owners map[string]string // session id to principal key
+	mu       sync.Mutex
+	closed   bool
+	sessions map[string]*session
 	// opening counts the sessions on their way, by principal key.
 	opening map[string]int
+
+	shared *shared
 
 	slowGet bool // tests: leave tasks/get to the SDK
 }
@@ -70,7 +81,7 @@ func New(o Options) (*Handler, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	h := &Handler{opts: o, owners: map[string]string{}, opening: map[string]int{}}
+	h := &Handler{opts: o, sessions: map[string]*session{}, opening: map[string]int{}, shared: newShared()}
 	h.closing, h.close = context.WithCancel(context.Background())
 	var err error
 	if h.modernServer, err = h.newServer(true); err != nil {
@@ -79,11 +90,11 @@ func New(o Options) (*Handler, error) {
 	if h.legacyServer, err = h.newServer(false); err != nil {
 		return nil, err
 	}
+	// Sessions are timed here, since the SDK sees only some of their requests.
 	sdk := func(s *mcp.Server, stateless bool) http.Handler {
 		return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, &mcp.StreamableHTTPOptions{
 			Stateless:                    stateless,
 			PropagateRequestCancellation: true,
-			SessionTimeout:               o.SessionTimeout,
 			MaxRequestBodyBytes:          o.MaxBodyBytes,
 			Logger:                       o.Server.Logger,
 			// Checked here, for what never reaches the SDK as well.
@@ -238,6 +249,11 @@ func (h *Handler) writeRPCError(w http.ResponseWriter, id jsonrpc.ID, err error)
 	h.writeError(w, status, id, je)
 }
 
+// writeRPCErrorStatus answers what has no id to answer to.
+func (h *Handler) writeRPCErrorStatus(w http.ResponseWriter, status int, err error) {
+	h.writeError(w, status, jsonrpc.ID{}, asRPC(err))
+}
+
 func (h *Handler) writeError(w http.ResponseWriter, status int, id jsonrpc.ID, e *jsonrpc.Error) {
 	h.write(w, status, &jsonrpc.Response{ID: id, Error: e})
 }
@@ -270,7 +286,7 @@ func (h *Handler) write(w http.ResponseWriter, status int, res *jsonrpc.Response
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-cache, no-transform")
 	w.WriteHeader(status)
-	if _, err := w.Write(b); err != nil {
+	if _, err := w.Write(b); err != nil { //nolint:gosec // JSON, and said to be
 		h.opts.Logger.Debug("write response", "error", err)
 	}
 }
@@ -314,53 +330,108 @@ func acceptable(r *http.Request) bool {
 }
 
 // serveLegacy serves the versions with sessions.
-func (h *Handler) serveLegacy(w http.ResponseWriter, r *http.Request) {
-	principal := r.Context().Value(principalKey{})
-	if !h.ownsSession(r.Header.Get(sessionHeader), principal) {
-		http.Error(w, "session not found", http.StatusNotFound)
-		return
+func (h *Handler) serveLegacy(w *deadlineWriter, r *http.Request) {
+	from := &sender{principal: r.Context().Value(principalKey{})}
+	if id := r.Header.Get(sessionHeader); id != "" {
+		if from.session = h.findSession(id, from.principal); from.session == nil {
+			http.Error(w, "session not found", http.StatusNotFound)
+			return
+		}
+		done := from.session.use()
+		defer done()
 	}
-	if r.Method != http.MethodPost {
+	switch r.Method {
+	case http.MethodPost:
+		h.serveLegacyPost(w, r, from)
+	case http.MethodGet:
+		h.serveStream(w, r, from.session)
+	default:
 		h.legacy.ServeHTTP(w, r)
-		return
 	}
+}
+
+func (h *Handler) serveLegacyPost(w *deadlineWriter, r *http.Request, from *sender) {
 	body, ok := h.readBody(w, r)
 	if !ok {
 		return
 	}
+	s := from.session
 	m, err := parseMessage(body)
-	if err == nil {
+	if err != nil {
+		if s != nil && s.answer(w, r, body) {
+			return
+		}
+	} else {
 		if v := m.metaVersion(); v != "" {
 			h.refuseVersion(w, r, m, v)
 			return
 		}
-		if r.Header.Get(sessionHeader) == "" && m.method != methodInitialize {
+		switch {
+		case s == nil && m.method != methodInitialize:
 			h.writeError(w, http.StatusBadRequest, m.id, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest,
 				Message: "the Mcp-Session-Id header is required; a session begins with initialize"})
 			return
+		case s != nil && h.serveTask(w, r, s, m):
+			return
+		case s != nil && m.method == methodCancelled:
+			s.cancelResult(m)
+		case s.knowsTasks() && m.method == methodCall:
+			if err := h.gate(from, m); err != nil {
+				c := s.caller(from.principal, nil, "")
+				ctx := context.WithValue(r.Context(), callerKey{}, c)
+				h.writeResult(ctx, w, m, c, "", nil, err)
+				return
+			}
 		}
-		if r.Header.Get(sessionHeader) == "" {
-			opened, ok := h.openSession(principal)
+		if s == nil {
+			opened, ok := h.admitSession(from.principal)
 			if !ok {
-				c := Caller{Principal: principal, ProtocolVersion: Version20251125}
+				c := Caller{Principal: from.principal, ProtocolVersion: Version20251125}
 				h.writeRPCError(w, m.id, h.wireError(context.WithValue(r.Context(), callerKey{}, c), c, m.method, "", ErrTooManySessions))
 				return
 			}
 			defer opened()
 		}
 	}
-	if m.method != methodResult {
-		if !h.beginCall() {
-			http.Error(w, "shutting down", http.StatusServiceUnavailable)
-			return
-		}
-		defer h.calls.Done()
+	if !h.beginCall() {
+		http.Error(w, "shutting down", http.StatusServiceUnavailable)
+		return
 	}
+	defer h.calls.Done()
 	token := rand.Text()
-	h.requests.Store(token, sender{principal})
+	h.requests.Store(token, from)
 	defer h.requests.Delete(token)
 	r.Header.Set(requestHeader, token)
 	h.legacy.ServeHTTP(w, r)
+	if from.made != nil {
+		s.follow(s.caller(from.principal, nil, from.made.ID), from.made, from)
+	}
+}
+
+// gate reads what a tools/call says of tasks, which the SDK drops.
+func (h *Handler) gate(from *sender, m message) error {
+	var p struct {
+		Name string             `json:"name"`
+		Task stdjson.RawMessage `json:"task"`
+		Meta struct {
+			ProgressToken stdjson.RawMessage `json:"progressToken"`
+		} `json:"_meta"`
+	}
+	if stdjson.Unmarshal(m.params, &p) != nil || p.Task == nil {
+		return nil //nolint:nilerr // the SDK says what is wrong
+	}
+	if !h.taskTool(p.Name) {
+		return ErrNoTaskSupport
+	}
+	task, err := parseTaskRequest(p.Task)
+	if err != nil {
+		return err
+	}
+	from.task = task
+	if string(p.Meta.ProgressToken) != "null" {
+		from.token = p.Meta.ProgressToken
+	}
+	return nil
 }
 
 // beginCall counts a call that Close is to wait for, unless it waits already.
@@ -392,9 +463,9 @@ func (h *Handler) refuseVersion(w http.ResponseWriter, r *http.Request, m messag
 	}
 }
 
-// openSession makes room for one more session of the principal, until opened is
-// called: by then it is bound, or was refused.
-func (h *Handler) openSession(principal any) (opened func(), ok bool) {
+// admitSession makes room for one more session of the principal, until opened is
+// called: by then it is there, or was refused.
+func (h *Handler) admitSession(principal any) (opened func(), ok bool) {
 	if h.opts.PrincipalKey == nil || h.opts.MaxSessions == 0 {
 		return func() {}, true
 	}
@@ -402,8 +473,8 @@ func (h *Handler) openSession(principal any) (opened func(), ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	n := h.opening[key]
-	for _, owner := range h.owners {
-		if owner == key {
+	for _, s := range h.sessions {
+		if s.owner == key {
 			n++
 		}
 	}
@@ -418,38 +489,6 @@ func (h *Handler) openSession(principal any) (opened func(), ok bool) {
 			delete(h.opening, key)
 		}
 	}, true
-}
-
-// bindSession remembers whose a new session is, until it ends.
-func (h *Handler) bindSession(ss *mcp.ServerSession, principal any) {
-	if h.opts.PrincipalKey == nil || ss.ID() == "" {
-		return
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.closed {
-		return
-	}
-	id := ss.ID()
-	h.owners[id] = h.opts.PrincipalKey(principal)
-	h.wg.Go(func() {
-		if err := ss.Wait(); err != nil {
-			h.opts.Logger.Debug("session ended", "error", err)
-		}
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		delete(h.owners, id)
-	})
-}
-
-func (h *Handler) ownsSession(id string, principal any) bool {
-	if h.opts.PrincipalKey == nil || id == "" {
-		return true
-	}
-	h.mu.Lock()
-	owner, ok := h.owners[id]
-	h.mu.Unlock()
-	return ok && owner == h.opts.PrincipalKey(principal)
 }
 
 // deadlineWriter bounds each write to a client that may have stopped reading.
@@ -475,5 +514,5 @@ func (w *deadlineWriter) extend() {
 
 func (w *deadlineWriter) Write(b []byte) (int, error) {
 	w.extend()
-	return w.ResponseWriter.Write(b) //nolint:wrapcheck // this is the writer
+	return w.ResponseWriter.Write(b) //nolint:wrapcheck,gosec // this is the writer
 }

@@ -86,10 +86,14 @@ type Task struct {
 	// and is sent byte for byte.
 	InputRequests map[string]json.RawMessage
 	// Result of a completed task (a tool error is a completed task whose
-	// result has IsError).
+	// result has IsError; MCP 2025-11-25 calls it failed). Of a cancelled task
+	// it is what tasks/result of MCP 2025-11-25 answers; nil says just that.
 	Result *mcp.CallToolResult
 	// Error of a failed task.
 	Error *jsonrpc.Error
+	// Progress is the fraction that is done, from 0 to 1; zero is unknown. Only
+	// clients of MCP 2025-11-25 are sent it, as notifications/progress.
+	Progress float64
 }
 
 // Caller is who asks, and what the request declared.
@@ -100,11 +104,18 @@ type Caller struct {
 	Capabilities    *mcp.ClientCapabilities
 	// Meta is the request's _meta.
 	Meta map[string]any
+	// Task is set for a call of MCP 2025-11-25 that asks for a task, and for
+	// later requests about that task in the same session.
+	Task *TaskRequest
 }
 
-// Tasks reports whether the caller declared the tasks extension on this very
-// request. It means nothing before MCP 2026-07-28.
+// Tasks reports whether the caller can be answered with a task: it declared the
+// tasks extension on this very request (MCP 2026-07-28), or asked for a task
+// (2025-11-25).
 func (c Caller) Tasks() bool {
+	if c.Task != nil {
+		return true
+	}
 	if c.ProtocolVersion < Version20260728 || c.Capabilities == nil {
 		return false
 	}
@@ -138,7 +149,8 @@ type Store interface {
 	// Update hands over answers to input requests, keyed as they were asked.
 	// Unknown and answered keys are ignored.
 	Update(ctx context.Context, c Caller, id string, responses map[string]json.RawMessage) error
-	// Cancel asks for the end. Cancelling a finished task is no error.
+	// Cancel ends the task: Get then shows it cancelled. Cancelling a finished
+	// task is no error.
 	Cancel(ctx context.Context, c Caller, id string) error
 	// Watch calls fn with the task as it is and after every change until it
 	// is terminal, fn fails or ctx ends.

@@ -18,7 +18,8 @@ import (
 
 // MemoryOptions configure a [Memory].
 type MemoryOptions struct {
-	// TTL is how long a task is kept, from its creation. Defaults to 1 h.
+	// TTL is how long a task is kept, from its creation. Defaults to 1 h. A
+	// caller of MCP 2025-11-25 may ask for less, down to 1 s.
 	TTL time.Duration
 	// PollInterval is what clients are told. Defaults to 1 s.
 	PollInterval time.Duration
@@ -78,6 +79,9 @@ func (m *Memory) Start(ctx context.Context, c Caller, run func(ctx context.Conte
 		asked:   map[string]chan json.RawMessage{},
 		changed: make(chan struct{}),
 	}
+	if c.Task != nil && c.Task.TTL > 0 {
+		r.task.TTL = min(m.opts.TTL, max(c.Task.TTL, time.Second))
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
@@ -85,7 +89,7 @@ func (m *Memory) Start(ctx context.Context, c Caller, run func(ctx context.Conte
 		return nil, errors.New("mcptask: Memory is closed")
 	}
 	m.tasks[r.task.ID] = r
-	r.expire = time.AfterFunc(m.opts.TTL, func() { m.remove(r) })
+	r.expire = time.AfterFunc(r.task.TTL, func() { m.remove(r) })
 	m.wg.Go(func() {
 		defer cancel()
 		res, err := run(ctx, r)
@@ -189,6 +193,16 @@ func (r *Running) SetMessage(msg string) {
 	defer r.mu.Unlock()
 	if !r.task.Status.Terminal() {
 		r.task.StatusMessage = msg
+		r.change()
+	}
+}
+
+// SetProgress tells the fraction that is done, from 0 to 1.
+func (r *Running) SetProgress(fraction float64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.task.Status.Terminal() {
+		r.task.Progress = fraction
 		r.change()
 	}
 }

@@ -64,6 +64,14 @@ type Options struct {
 	// MissingCapability returns fields to send beside requiredCapabilities in
 	// the data of error -32021. taskID is empty where the request names none.
 	MissingCapability func(ctx context.Context, c Caller, method, taskID string) map[string]any
+	// FailureMessage makes the statusMessage of a task of MCP 2025-11-25 that
+	// failed with a tool error; some clients show nothing else. Defaults to the
+	// text of the result.
+	FailureMessage func(res *mcp.CallToolResult) string
+	// ImmediateResponse is what a host of MCP 2025-11-25 may give its model as
+	// the tool's answer while the task goes on. Defaults to a sentence that
+	// says so.
+	ImmediateResponse func(t *Task) string
 	// PrincipalKey names a principal. Sessions of older clients then belong
 	// to the principal that opened them, and are unknown to any other. Nil
 	// leaves sessions to whoever knows their id.
@@ -71,20 +79,20 @@ type Options struct {
 
 	// MaxBodyBytes bounds a request's body. Defaults to 4 MiB.
 	MaxBodyBytes int64
-	// MaxListenTasks bounds the task ids of one subscriptions/listen.
-	// Defaults to 256.
+	// MaxListenTasks bounds the task ids of one subscriptions/listen, and the
+	// tasks that one session is told of. Defaults to 256.
 	MaxListenTasks int
 	// NotifyInterval is the least time between two notifications about one
-	// task on one stream. Defaults to 2 s.
+	// task on one stream, and between two of a task's progress. Defaults to 2 s.
 	NotifyInterval time.Duration
-	// KeepAlive is the time between comments on a quiet listen stream.
+	// KeepAlive is the time between comments on a stream that is held open.
 	// Defaults to 20 s.
 	KeepAlive time.Duration
 	// WriteTimeout bounds each single write to a client, so that one that
 	// stopped reading does not hold a stream for ever. Defaults to 30 s.
 	WriteTimeout time.Duration
-	// SessionTimeout ends an older client's session that made no request for
-	// so long. Defaults to 2 h.
+	// SessionTimeout ends an older client's session that had no request and no
+	// stream open for so long. Defaults to 2 h.
 	SessionTimeout time.Duration
 	// MaxSessions bounds the sessions of one principal; initialize is then
 	// answered with ErrTooManySessions. It needs PrincipalKey. Defaults to no

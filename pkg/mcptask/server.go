@@ -68,7 +68,10 @@ func (h *Handler) newServer(modern bool) (*mcp.Server, error) {
 	} else {
 		// Without these the SDK answers a method it does not know with plain
 		// text, which a JSON-RPC client cannot read.
-		for _, m := range []string{methodGet, methodUpdate, methodCancel, methodResult, "tasks/list"} {
+		errs = append(errs,
+			mcp.AddReceivingCustomMethod(s, methodGet, h.legacyGet),
+			mcp.AddReceivingCustomMethod(s, methodCancel, h.legacyCancel))
+		for _, m := range []string{methodUpdate, "tasks/list", methodResult} {
 			errs = append(errs, mcp.AddReceivingCustomMethod(s, m, refuseMethod))
 		}
 	}
@@ -138,11 +141,11 @@ func (h *Handler) middleware(modern bool) mcp.Middleware {
 					res, err = nil, internalError()
 				}
 			}()
-			c, err := h.callerOf(ctx, req, modern)
+			c, from, err := h.callerOf(ctx, req, modern)
 			if err != nil {
 				return nil, err
 			}
-			ctx = context.WithValue(ctx, callerKey{}, c)
+			ctx = context.WithValue(context.WithValue(ctx, callerKey{}, c), senderKey{}, from)
 			var created *Task
 			switch method {
 			case methodCall:
@@ -159,20 +162,24 @@ func (h *Handler) middleware(modern bool) mcp.Middleware {
 			if err != nil {
 				return nil, h.wireError(ctx, c, method, taskIDOf(req), err)
 			}
+			if r, ok := res.(*mcp.CallToolResult); ok && from != nil && from.task != nil {
+				return h.created(from, created, r)
+			}
 			if created != nil {
 				return createView(created), nil
 			}
-			if ss, ok := req.GetSession().(*mcp.ServerSession); ok && method == methodInitialize && !modern {
-				h.bindSession(ss, c.Principal)
+			version := c.ProtocolVersion
+			if r, ok := res.(*mcp.InitializeResult); ok && !modern {
+				version = r.ProtocolVersion
+				h.openSession(req.GetSession(), c, version)
 			}
-			h.dress(res)
-			return res, nil
+			return h.dress(res, version), nil
 		}
 	}
 }
 
 // dress adds to discover, initialize and the lists what the SDK has no option for.
-func (h *Handler) dress(res mcp.Result) {
+func (h *Handler) dress(res mcp.Result, version string) mcp.Result {
 	switch r := res.(type) {
 	case *mcp.ListToolsResult:
 		if len(h.opts.ToolOrder) > 0 {
@@ -186,17 +193,21 @@ func (h *Handler) dress(res mcp.Result) {
 		}
 	case *mcp.DiscoverResult, *mcp.InitializeResult, *mcp.ListPromptsResult, *mcp.ListResourcesResult, *mcp.ListResourceTemplatesResult:
 	default:
-		return
+		return res
 	}
 	if len(h.opts.SurfaceMeta) > 0 {
 		m := maps.Clone(h.opts.SurfaceMeta)
 		maps.Copy(m, res.GetMeta())
 		res.SetMeta(m)
 	}
+	if version == Version20251125 {
+		return h.withTasks(res)
+	}
+	return res
 }
 
 // callerOf tells who sent a request that reached the SDK.
-func (h *Handler) callerOf(ctx context.Context, req mcp.Request, modern bool) (Caller, error) {
+func (h *Handler) callerOf(ctx context.Context, req mcp.Request, modern bool) (Caller, *sender, error) {
 	c := Caller{Meta: metaOf(req)}
 	var init *mcp.InitializeParams
 	if ss, ok := req.GetSession().(*mcp.ServerSession); ok {
@@ -211,7 +222,7 @@ func (h *Handler) callerOf(ctx context.Context, req mcp.Request, modern bool) (C
 			c.ProtocolVersion = Version20260728
 			c.Capabilities, _ = metaCapabilities(c.Meta)
 		}
-		return c, nil
+		return c, nil, nil
 	}
 	if ip, ok := req.GetParams().(*mcp.InitializeParams); ok && ip != nil {
 		c.ProtocolVersion, c.Capabilities = ip.ProtocolVersion, ip.Capabilities
@@ -226,13 +237,20 @@ func (h *Handler) callerOf(ctx context.Context, req mcp.Request, modern bool) (C
 		token = x.Header.Get(requestHeader)
 	}
 	if v, ok := h.requests.Load(token); ok {
-		c.Principal = v.(sender).principal //nolint:forcetypeassert // nothing else is stored
-		return c, nil
+		from := v.(*sender) //nolint:forcetypeassert // nothing else is stored
+		c.Principal = from.principal
+		switch _, call := req.(*mcp.CallToolRequest); {
+		case call:
+			c.Task = from.task
+		case from.session != nil:
+			c.Task = from.session.requested(taskIDOf(req))
+		}
+		return c, from, nil
 	}
 	if _, ok := req.(*mcp.InitializedRequest); ok {
-		return c, nil // its POST is answered before it is handled
+		return c, nil, nil // its POST is answered before it is handled
 	}
-	return c, context.Canceled
+	return c, nil, context.Canceled
 }
 
 // metaOf returns _meta, or nil where params are absent: the SDK then has a nil
@@ -315,6 +333,7 @@ func (h *Handler) wireError(ctx context.Context, c Caller, method, taskID string
 		err = h.opts.MapError(ctx, c, method, err)
 	}
 	var je *jsonrpc.Error
+	var ended *TerminalError
 	switch {
 	case errors.As(err, &je):
 		// The SDK's own errors wrap a bare code and carry the text outside.
@@ -322,6 +341,12 @@ func (h *Handler) wireError(ctx context.Context, c Caller, method, taskID string
 			return err
 		}
 		return je
+	case errors.Is(err, ErrNoTaskSupport):
+		return &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: ErrNoTaskSupport.Error()}
+	case errors.Is(err, ErrTaskParams):
+		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: ErrTaskParams.Error()}
+	case errors.As(err, &ended):
+		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: ended.Error()}
 	case errors.Is(err, ErrTasksRequired):
 		return h.missingCapability(ctx, c, method, taskID)
 	case errors.Is(err, ErrNotFound):
