@@ -328,6 +328,9 @@ type claim struct {
 	// free when that failed.
 	carrier *carrier
 	free    bool
+	// closed: the task no longer asks. A key serves once, so whoever still
+	// sees an older state of the task must not ask again.
+	closed bool
 	// elicitation is the elicitationId of a url request.
 	elicitation string
 }
@@ -374,7 +377,7 @@ func (s *shared) claim(f *follower, key string, url bool) (elicitation string, o
 	defer s.mu.Unlock()
 	claims := s.tasks[f.id].claims
 	c := claims[key]
-	if c != nil && !c.free {
+	if c != nil && (c.closed || !c.free) {
 		return "", false
 	}
 	if c == nil {
@@ -420,23 +423,20 @@ func (s *shared) lose(on *carrier) {
 	}
 }
 
-// settle forgets claims of keys that are no longer asked, and returns the
-// elicitationIds that f has to call complete.
+// settle closes f's claims of keys that are no longer asked, and returns the
+// elicitationIds that f has to call complete. Others may be behind or ahead of
+// what f sees, so their claims are theirs.
 func (s *shared) settle(f *follower, now *Task) (complete []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t := s.tasks[f.id]
-	for key, c := range t.claims {
-		_, open := now.InputRequests[key]
-		switch {
-		case open, c.elicitation != "" && now.Status == StatusInputRequired:
+	for key, c := range s.tasks[f.id].claims {
+		if _, open := now.InputRequests[key]; open || c.by != f || c.closed || c.elicitation != "" && now.Status == StatusInputRequired {
 			continue
-		case c.elicitation != "" && c.by == f:
-			complete = append(complete, c.elicitation)
-		case c.elicitation != "" && t.followers[c.by]:
-			continue // its own to tell
 		}
-		delete(t.claims, key)
+		c.closed = true
+		if c.elicitation != "" {
+			complete = append(complete, c.elicitation)
+		}
 	}
 	slices.SortFunc(complete, cmp.Compare)
 	return complete

@@ -653,22 +653,26 @@ func TestWireOf2025(t *testing.T) {
 	}
 }
 
-// Polls, held results and an open stream keep a session; silence ends it.
+// An open stream keeps a session; silence ends it.
 func TestSessionTimeout(t *testing.T) {
 	t.Parallel()
-	o := testOptions(newFakeStore(allTasks()...))
-	o.SessionTimeout = 50 * time.Millisecond
-	h := newHandler(t, o)
+	h := newHandler(t, testOptions(newFakeStore(allTasks()...)))
 	c := newOldClient(t, serve(t, h), capsNone)
 	get := c.listen()
-	<-time.After(4 * o.SessionTimeout)
+	s := h.findSession(c.id, "alice")
+	s.expire()
 	c.task("task_working")
-	get.cancel()
+	do(t, c.request(http.MethodDelete, ""))
 	get.wantEnd()
-	h.wg.Wait() // every goroutine of the session ended with it
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if len(h.sessions) > 0 {
+
+	o := testOptions(newFakeStore())
+	o.SessionTimeout = time.Millisecond
+	short := newHandler(t, o)
+	do(t, rawRequest(serve(t, short), nil, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`))
+	short.wg.Wait() // every goroutine of the session ended with it
+	short.mu.Lock()
+	defer short.mu.Unlock()
+	if len(short.sessions) > 0 {
 		t.Error("the session is still there")
 	}
 }

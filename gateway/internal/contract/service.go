@@ -151,6 +151,8 @@ func (s *Service) options() mcptask.Options {
 		CacheScope:        "private",
 		MapError:          s.mapError,
 		MissingCapability: s.missingCapability,
+		FailureMessage:    failureMessage,
+		ImmediateResponse: s.immediateResponse,
 		PrincipalKey: func(p any) string {
 			r, _ := p.(auth.Request)
 			return r.Key()
@@ -374,7 +376,14 @@ func (s *Service) mapError(ctx context.Context, c mcptask.Caller, method string,
 	r, _ := c.Principal.(auth.Request)
 	var je *jsonrpc.Error
 	var re *render.Error
+	var ended *mcptask.TerminalError
 	switch {
+	case errors.Is(err, mcptask.ErrTaskParams):
+		return s.envelopeFor(ctx, r.ID, render.InvalidField("task.ttl", "", "task must be an object, and its ttl a number of milliseconds that is not negative; leave ttl out for 24 hours."), failure{}).rpcError()
+	case errors.As(err, &ended):
+		return s.envelopeFor(ctx, r.ID, render.InvalidField("taskId", "", fmt.Sprintf("The task has ended: it is %s. tasks/result tells how.", ended.Status)), failure{}).rpcError()
+	case errors.Is(err, mcptask.ErrNoTaskSupport):
+		return err
 	case errors.Is(err, mcptask.ErrTasksRequired), errors.Is(err, context.Canceled) && ctx.Err() != nil:
 		return err
 	case errors.Is(err, mcptask.ErrTooManySessions):

@@ -201,9 +201,30 @@ func (s *Service) task(ctx context.Context, c mcptask.Caller, v *farm.View) (*mc
 		t.Status, t.Result = mcptask.StatusCompleted, env.result()
 	case render.StateCancelled:
 		t.Status = mcptask.StatusCancelled
+		t.Result = s.envelope(ctx, cancelledError(), failure{record: rec}).result()
 	case render.StateQueued, render.StateRendering:
+		if f := v.Progress.Fraction; f != nil {
+			t.Progress = *f
+		}
 	}
 	return t, nil
+}
+
+// failureMessage is the status message of a failed task of MCP 2025-11-25: some
+// clients show nothing else.
+func failureMessage(r *mcp.CallToolResult) string {
+	env, ok := r.StructuredContent.(Envelope)
+	if !ok {
+		return ""
+	}
+	return fmt.Sprintf("Failed with %s: %s", env.Code, env.text())
+}
+
+// immediateResponse is what a host of MCP 2025-11-25 may tell its model while
+// the render goes on.
+func (s *Service) immediateResponse(t *mcptask.Task) string {
+	return s.dialect.Text(fmt.Sprintf("The render %s is accepted and goes on as a task; its result follows when it ends, in 1 to 10 minutes. Do not render again. ", t.ID)) +
+		s.dialect.Next(s.pollCall(render.ID(t.ID))).String()
 }
 
 // taskTTL leaves a task its retention after its end (24 hours unless its

@@ -298,7 +298,7 @@ func (s *Service) RequestScopes(method, tool string) []string {
 
 func methodScopes(method string) []string {
 	switch method {
-	case "tasks/get", "resources/read", "resources/subscribe", "subscriptions/listen":
+	case "tasks/get", "tasks/result", "resources/read", "resources/subscribe", "subscriptions/listen":
 		return requiredScopes(ToolStatus)
 	case "tasks/update", "tasks/cancel":
 		return requiredScopes(ToolCancel)
