@@ -52,7 +52,7 @@ func (s *olderSession) open(method, body string) *stream {
 	if res.StatusCode != http.StatusOK || !strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
 		s.Fatalf("no stream: %d %s", res.StatusCode, res.Header.Get("Content-Type"))
 	}
-	st := &stream{TB: s.bench.T, events: make(chan event, 100), cut: cut}
+	st := &stream{TB: s.T, events: make(chan event, 100), cut: cut}
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		defer close(st.events)

@@ -28,7 +28,11 @@ func (s *Service) renderTool(ctx context.Context, c mcptask.Caller, req *mcp.Cal
 		if err != nil {
 			return nil, nil, err
 		}
-		v, _, err := s.cfg.Farm.Submit(ctx, in.Tenant, farm.Submission{Request: r, IdempotencyWindow: s.dialect.IdempotencyWindow, Trace: telemetry.TraceOf(ctx)})
+		sub := farm.Submission{Request: r, IdempotencyWindow: s.dialect.IdempotencyWindow, Trace: telemetry.TraceOf(ctx)}
+		if c.Task != nil {
+			sub.TaskRetention = c.Task.TTL
+		}
+		v, _, err := s.cfg.Farm.Submit(ctx, in.Tenant, sub)
 		if err != nil {
 			return nil, nil, err
 		}
