@@ -142,6 +142,16 @@ func TestModernClient(t *testing.T) {
 	script(t, "modern.mjs")
 }
 
+func TestLegacyClient(t *testing.T) {
+	t.Parallel()
+	script(t, "legacy.mjs")
+}
+
+func TestLegacySDK(t *testing.T) {
+	t.Parallel()
+	script(t, "sdk.mjs")
+}
+
 const inspector = "node_modules/@modelcontextprotocol/inspector/clients/launcher/build/index.js"
 
 // TestInspector lists and calls by the Inspector's command line, over HTTP and
