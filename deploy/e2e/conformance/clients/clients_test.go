@@ -152,6 +152,14 @@ func TestLegacySDK(t *testing.T) {
 	script(t, "sdk.mjs")
 }
 
+// TestStdioClients renders a file with the clients that start the program by
+// themselves.
+func TestStdioClients(t *testing.T) {
+	t.Parallel()
+	f := theFarm(t)
+	t.Log("\n" + run(t, "clients/stdio.mjs", f.binary, f.clip, t.TempDir()))
+}
+
 const inspector = "node_modules/@modelcontextprotocol/inspector/clients/launcher/build/index.js"
 
 // TestInspector lists and calls by the Inspector's command line, over HTTP and
