@@ -1,14 +1,20 @@
-// Package mcptask adds tasks to servers built with the official MCP Go SDK:
-// the extension io.modelcontextprotocol/tasks (SEP-2663) of MCP 2026-07-28. It
-// knows nothing of what the tasks do: a [Store] looks them up, a [Tool] makes
-// them. [New] puts both behind one HTTP handler, which serves clients of
-// 2025-11-25, 2025-06-18 and 2025-03-26 as well, with sessions and without
-// tasks. [Memory] is a Store for tests and for tasks that may die with their
-// process.
+// Package mcptask adds tasks to servers built with the official MCP Go SDK, in
+// both generations: the extension io.modelcontextprotocol/tasks (SEP-2663) of MCP
+// 2026-07-28, and the core tasks of 2025-11-25. It knows nothing of what the
+// tasks do: a [Store] looks them up, a [Tool] makes them. [New] puts both behind
+// one HTTP handler, which serves clients of 2025-06-18 and 2025-03-26 as well,
+// without tasks. [Memory] is a Store for tests and for tasks that may die with
+// their process.
 //
 // Every request of MCP 2026-07-28 declares by itself whether its client knows
-// tasks, and [Caller.Tasks] tells. A tool may answer a declaring caller with a
-// task, and must answer any other with a result or [ErrTasksRequired].
+// tasks; a call of 2025-11-25 asks for one with params.task. [Caller.Tasks] tells
+// of either. A tool may answer such a caller with a task, and must answer any
+// other with a result or [ErrTasksRequired].
+//
+// One Task serves both: where they differ, the handler translates. A tool's
+// error is a completed task of the one and a failed task of the other; input
+// requests wait in tasks/get of the one, and go out to the other as requests of
+// the server, on the tasks/result that is held or on the GET stream.
 //
 // # What goes beyond the SDK
 //
@@ -25,6 +31,8 @@
 //   - tasks/get is answered without the SDK, at a tenth of the cost, in the
 //     same bytes.
 //   - [ServeStdio] serves the same handler on a pair of streams.
+//   - params.task, tasks/result that waits, progress for a task's life, and
+//     questions that are asked again when the stream that carried them is lost.
 //   - Whatever an error says that nobody meant for a client stays in the log.
 package mcptask
 
@@ -44,7 +52,7 @@ const ExtensionID = "io.modelcontextprotocol/tasks"
 // Status of a task on the wire.
 type Status string
 
-// Statuses of SEP-2663.
+// Statuses of both generations.
 const (
 	StatusWorking       Status = "working"
 	StatusInputRequired Status = "input_required"
