@@ -1,5 +1,9 @@
-// The official TypeScript client and its tasks extension against the fixture:
+// The official TypeScript clients, the present one with its tasks extension and
+// the older one with the tasks of MCP 2025-11-25, against the fixture:
 // node client.mjs URL. It exits with 0 when everything went as a user expects.
+import { Client as CoreClient } from '@modelcontextprotocol/sdk/client/index.js';
+import { StreamableHTTPClientTransport as CoreTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
+import { CallToolResultSchema, ElicitRequestSchema } from '@modelcontextprotocol/sdk/types.js';
 import assert from 'node:assert/strict';
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
 import {
@@ -112,14 +116,59 @@ await check('a task is cancelled', async () => {
 await session.close();
 await modern.close();
 
-// An older client gets the same tools within a session, and no tasks.
+// An older client gets the same tools within a session. This one knows nothing
+// of the tasks that are declared to its version.
 const legacy = new Client(clientInfo, { capabilities: {}, versionNegotiation: { mode: 'legacy' } });
 await legacy.connect(new StreamableHTTPClientTransport(url));
 await check('an older client', async () => {
   assert.equal(legacy.getProtocolEra(), 'legacy');
-  assert.equal(legacy.getServerCapabilities().tasks, undefined);
+  assert.deepEqual(legacy.getServerCapabilities().tasks, { cancel: {}, requests: { tools: { call: {} } } });
   assert.equal(text(await legacy.callTool({ name: 'greet', arguments: { name: 'old' } })), 'Hello, old!');
   assert.match(text(await legacy.callTool({ name: 'slow_compute', arguments: { seconds: 0, label: 'y' } })), /computed y/);
 });
 await legacy.close();
+
+// The older official client knows the tasks of 2025-11-25.
+const core = new CoreClient(clientInfo, { capabilities: { elicitation: {} } });
+const forms = [];
+core.setRequestHandler(ElicitRequestSchema, async ({ params }) => {
+  forms.push(params);
+  return { action: 'accept', content: { confirm: true } };
+});
+await core.connect(new CoreTransport(url));
+await core.listTools(); // it learns there which tools run as tasks
+const coreTask = async (name, args, options) => {
+  const messages = [];
+  for await (const m of core.experimental.tasks.callToolStream({ name, arguments: args }, CallToolResultSchema, { task: { ttl: 60_000 }, ...options })) messages.push(m);
+  assert.equal(messages[0].type, 'taskCreated');
+  return { id: messages[0].task.taskId, last: messages.at(-1), messages };
+};
+const relatedTask = 'io.modelcontextprotocol/related-task';
+await check('2025-11-25: a task to its result', async () => {
+  const { id, last } = await coreTask('slow_compute', { seconds: 1, label: 'z' });
+  assert.equal(last.type, 'result', JSON.stringify(last));
+  assert.match(text(last.result), /computed z/);
+  assert.equal(last.result._meta[relatedTask].taskId, id);
+});
+await check('2025-11-25: a task that asks', async () => {
+  const { id, last } = await coreTask('confirm_delete', { filename: 'b' });
+  assert.equal(last.type, 'result', JSON.stringify(last));
+  assert.equal(forms.length, 1);
+  assert.equal(forms[0]._meta[relatedTask].taskId, id);
+});
+await check('2025-11-25: a tool error is a failed task', async () => {
+  const { id, messages } = await coreTask('failing_job', {});
+  const { status, statusMessage } = await core.experimental.tasks.getTask(id);
+  assert.equal(status, 'failed', JSON.stringify(messages));
+  assert.ok(statusMessage);
+  assert.equal((await core.experimental.tasks.getTaskResult(id, CallToolResultSchema)).isError, true);
+});
+await check('2025-11-25: a task is cancelled', async () => {
+  const stream = core.experimental.tasks.callToolStream({ name: 'slow_compute', arguments: { seconds: 60, label: 'never' } }, CallToolResultSchema, { task: {} });
+  const { value } = await stream.next();
+  assert.equal((await core.experimental.tasks.cancelTask(value.task.taskId)).status, 'cancelled');
+  await assert.rejects(core.experimental.tasks.cancelTask(value.task.taskId), /-32602/);
+  await stream.return();
+});
+await core.close();
 console.log(`client: ${checks} checks passed`);
