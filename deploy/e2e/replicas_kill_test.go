@@ -201,43 +201,42 @@ func (f *deadlyFarm) poll(a *persistent, id string, statuses ...string) answer {
 	}
 }
 
-// old does it by the tools of a client without tasks, in a session of
-// MCP 2025-11-25.
+// old does it by tasks of MCP 2025-11-25, in a session. What is asked comes on
+// the stream of a result that is waited for.
 func (f *deadlyFarm) old(a *oldAgent, w wish) {
 	a.t.Helper()
-	got := a.call("vidforge_render_video", w.arguments(f.source))
-	id, _ := got.structured()["render_id"].(string)
+	got := a.ask("tools/call", map[string]any{"name": "vidforge_render_video", "arguments": w.arguments(f.source), "task": map[string]any{}})
+	task, _ := got.Result["task"].(map[string]any)
+	id, _ := task["taskId"].(string)
 	if id == "" {
 		a.t.Errorf("%s: %+v", w.key, got)
 		return
 	}
 	f.begun(w, id)
-	if w.ask != askNothing {
-		f.watch(a, id, "awaiting_watermark_approval")
-		tool, arguments := "vidforge_approve_watermark", map[string]any{"render_id": id, "approved": w.ask == askApprove}
-		if w.ask == askCancel {
-			tool, arguments = "vidforge_cancel_render", map[string]any{"render_id": id}
+	if w.ask == askCancel {
+		for deadline := time.Now().Add(5 * time.Minute); ; <-time.After(100 * time.Millisecond) { // as above
+			got := a.ask("tasks/get", map[string]any{"taskId": id})
+			if got.Result["status"] == "input_required" {
+				break
+			}
+			if got.Result["status"] != "working" || time.Now().After(deadline) {
+				a.t.Errorf("%s: %+v", w.key, got)
+				return
+			}
 		}
-		if got := a.call(tool, arguments); got.code() != "" || got.Result == nil {
-			a.t.Errorf("%s: %s: %+v", w.key, tool, got)
+		// One whose acknowledgement was lost is refused: it is cancelled already.
+		if got := a.ask("tasks/cancel", map[string]any{"taskId": id}); got.Result["status"] != "cancelled" && (got.Error == nil || got.Error.Code != -32602) {
+			a.t.Errorf("%s: %+v", w.key, got)
 		}
 		f.acknowledged()
 	}
-	f.watch(a, id, string(w.state))
-}
-
-func (f *deadlyFarm) watch(a *oldAgent, id, state string) {
-	a.t.Helper()
-	for deadline := time.Now().Add(5 * time.Minute); ; <-time.After(100 * time.Millisecond) { // as above
-		got := a.call("vidforge_get_render_status", map[string]any{"render_id": id})
-		s := got.structured()
-		if s["state"] == state {
-			return
-		}
-		if s["terminal"] != false || time.Now().After(deadline) {
-			a.t.Errorf("render %s is %+v, not %s", id, got, state)
-			return
-		}
+	got = untilAnswered(a.t, func() (answer, error) { return a.result(id, w.ask == askApprove) })
+	failed, said := got.Result["isError"] == true, got.structured()
+	if failed == (w.state == render.StateSucceeded) || !failed && said["render_id"] != id || w.code != "" && said["code"] != string(w.code) {
+		a.t.Errorf("%s wished %s: %+v", w.key, w.ask, got)
+	}
+	if w.state != render.StateCancelled && w.ask != askNothing {
+		f.acknowledged() // its decision was
 	}
 }
 

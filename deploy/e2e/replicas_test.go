@@ -179,6 +179,7 @@ type oldAgent struct {
 	session  string
 	n        int
 	sessions int // that it began
+	asked    int // elicitations
 }
 
 // errAgain is why a request may be sent again: a connection broke, a gateway
@@ -207,7 +208,7 @@ func untilAnswered(t *testing.T, try func() (answer, error)) answer {
 
 func (a *oldAgent) try(method string, params map[string]any) (answer, error) {
 	if a.session == "" {
-		hello := map[string]any{"protocolVersion": "2025-11-25", "capabilities": map[string]any{}, "clientInfo": map[string]any{"name": "old", "version": "1"}}
+		hello := map[string]any{"protocolVersion": "2025-11-25", "capabilities": map[string]any{"elicitation": map[string]any{"form": map[string]any{}}}, "clientInfo": map[string]any{"name": "old", "version": "1"}}
 		if _, err := a.send("initialize", hello); err != nil {
 			return answer{}, err
 		}
@@ -302,6 +303,73 @@ func readAnswer(status int, header http.Header, body []byte) (answer, error) {
 func (a *oldAgent) call(tool string, arguments map[string]any) answer {
 	a.t.Helper()
 	return a.ask("tools/call", map[string]any{"name": tool, "arguments": arguments})
+}
+
+// result asks for a task's result in one request that is held open, and answers
+// what it is asked meanwhile through whichever gateway is next.
+func (a *oldAgent) result(id string, approved bool) (answer, error) {
+	if a.session == "" {
+		if _, err := a.try("ping", map[string]any{}); err != nil {
+			return answer{}, err
+		}
+	}
+	a.n++
+	raw, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": a.n, "method": "tasks/result", "params": map[string]any{"taskId": id}})
+	if err != nil {
+		return answer{}, err
+	}
+	req, err := http.NewRequestWithContext(a.t.Context(), http.MethodPost, a.url+"/mcp", bytes.NewReader(raw))
+	if err != nil {
+		return answer{}, err
+	}
+	for k, v := range map[string]string{"Content-Type": "application/json", "Accept": "application/json, text/event-stream", "Mcp-Session-Id": a.session, "Mcp-Protocol-Version": "2025-11-25"} {
+		req.Header.Set(k, v)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return answer{}, fmt.Errorf("%w: %w", errAgain, err)
+	}
+	defer res.Body.Close()
+	switch {
+	case res.StatusCode == http.StatusNotFound:
+		a.session = ""
+		return answer{}, fmt.Errorf("%w: the session is gone", errAgain)
+	case res.StatusCode != http.StatusOK:
+		return answer{}, fmt.Errorf("%w: HTTP %d", errAgain, res.StatusCode)
+	case strings.HasPrefix(res.Header.Get("Content-Type"), "application/json"):
+		body, err := io.ReadAll(res.Body)
+		if err != nil {
+			return answer{}, fmt.Errorf("%w: %w", errAgain, err)
+		}
+		return readAnswer(res.StatusCode, res.Header, body)
+	}
+	lines := bufio.NewScanner(res.Body)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		if !ok {
+			continue
+		}
+		var m struct {
+			ID     json.RawMessage
+			Method string
+		}
+		if err := json.Unmarshal([]byte(data), &m); err != nil {
+			return answer{}, fmt.Errorf("event %s: %w", data, err)
+		}
+		switch m.Method {
+		case "":
+			return readAnswer(res.StatusCode, http.Header{}, []byte(data))
+		case "elicitation/create":
+			a.asked++
+			said := map[string]any{"jsonrpc": "2.0", "id": m.ID, "result": map[string]any{"action": "accept", "content": map[string]any{"approved": approved}}}
+			status, _, body, err := postMessage(a.t.Context(), a.url, said, map[string]string{"Mcp-Session-Id": a.session, "Mcp-Protocol-Version": "2025-11-25"})
+			if err != nil || status != http.StatusAccepted {
+				return answer{}, fmt.Errorf("%w: answer an elicitation: %d %s, %w", errAgain, status, body, err)
+			}
+		}
+	}
+	return answer{}, fmt.Errorf("%w: the stream ended: %w", errAgain, lines.Err())
 }
 
 // TestSessionsAcrossReplicas: the official client of an older version does not
@@ -429,6 +497,30 @@ func TestAHomeThatDies(t *testing.T) {
 	}
 	if a.sessions != 2 || a.session == old {
 		t.Errorf("the client began %d sessions, want 2", a.sessions)
+	}
+}
+
+// TestAnElicitationAnsweredElsewhere: a question comes on a stream through one
+// gateway, its answer is posted to another, and the session is at a third.
+func TestAnElicitationAnsweredElsewhere(t *testing.T) {
+	share := embeddedtest.Servers(t)
+	r := newReplicas(t, 3, gateway.Config{Endpoints: share.Endpoints})
+	hireStandIns(t, share, time.Millisecond)
+	source := (&agent{url: r.url, t: t}).upload(clip(t, 1, "160x120"))
+	for home := range r.all {
+		a := &oldAgent{url: r.all[home].url, t: t}
+		got := a.ask("tools/call", map[string]any{"name": "vidforge_render_video", "task": map[string]any{},
+			"arguments": args(source, map[string]any{"watermark": map[string]any{"text": "x"}})})
+		task, _ := got.Result["task"].(map[string]any)
+		id, _ := task["taskId"].(string)
+		a.url = r.url // where two requests in a row reach two gateways
+		got, err := a.result(id, true)
+		if err != nil || got.Result["isError"] == true || got.structured()["render_id"] != id {
+			t.Errorf("home %d: %+v, %v", home, got, err)
+		}
+		if a.asked != 1 || a.sessions != 1 {
+			t.Errorf("home %d: asked %d times in %d sessions, want once in one", home, a.asked, a.sessions)
+		}
 	}
 }
 
