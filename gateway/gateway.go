@@ -71,6 +71,14 @@ type Config struct {
 	// OAuthLeeway is how far the clocks of issuers may be off, up to 10 minutes.
 	// Defaults to 1 minute.
 	OAuthLeeway time.Duration
+	// ApprovalPolicy says who decides on watermark previews of tenants that have
+	// no policy of their own in KeysFile: "agent", the default, or "human", with
+	// which only a person who signed in on the approval page does.
+	ApprovalPolicy string
+	// SignInIssuer is the OpenID provider at which people sign in to the approval
+	// page, SignInClientID and SignInClientSecret what it knows the gateway by.
+	// OAuthTenantClaim names the tenant in its ID tokens.
+	SignInIssuer, SignInClientID, SignInClientSecret string
 	// AllowedOrigins are the sites whose pages may use MCP and the HTTP API from
 	// a browser, with commas between them, each as https://app.example.org.
 	AllowedOrigins string
@@ -138,6 +146,10 @@ type Config struct {
 type Bound struct {
 	// Listen and OpsListen are the addresses that it listens on.
 	Listen, OpsListen string
+	// SignInCode is what a person types in to sign in to the approval page. Empty
+	// where there is no such sign-in: with the policy agent, with API keys or
+	// OAuthIssuers, or with an OpenID provider.
+	SignInCode string
 	// Stdio handles MCP requests of the client on the standard streams (see
 	// mcptask.ServeStdio) until Run is told to end. Nil without Config.Stdio.
 	Stdio http.Handler
@@ -196,6 +208,9 @@ func (c Config) validate() error {
 	}
 	if c.PeerAddress != "" && c.PeerListen == "" {
 		return errors.New("PeerAddress is set and PeerListen is not: other gateways would reach nothing")
+	}
+	if err := c.validateApproval(); err != nil {
+		return err
 	}
 	if c.OrphanAge != 0 && c.OrphanAge < time.Hour || c.PresignTTL > 7*24*time.Hour || c.PresignTTL != 0 && c.PresignTTL < time.Second || c.MaxPresignBytes > 5<<30 {
 		return errors.New("OrphanAge must be at least 1h, PresignTTL 1s to 168h, MaxPresignBytes at most 5 GiB")
@@ -305,6 +320,9 @@ func (c Config) shared(ctx context.Context, led ledger.Ledger) (with shared, err
 	if with.formKey, err = led.Secret(ctx, "approval-form"); err == nil {
 		with.sessionKey, err = led.Secret(ctx, "session")
 	}
+	if err == nil {
+		with.signInKey, err = led.Secret(ctx, "sign-in")
+	}
 	if c.PeerListen != "" {
 		with.registry = led
 	}
@@ -340,7 +358,7 @@ func serve(ctx context.Context, c Config, f facade, with shared, operators *ops.
 		ended <- err
 	}()
 	operators.Ready(f.Ready)
-	bound := Bound{Listen: l.Addr().String(), OpsListen: operators.Addr()}
+	bound := Bound{Listen: l.Addr().String(), OpsListen: operators.Addr(), SignInCode: s.signInCode}
 	if s.stdio != nil {
 		bound.Stdio = s.stdio.handler(s)
 	}

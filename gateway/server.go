@@ -32,7 +32,9 @@ import (
 type server struct {
 	cfg       Config
 	publicURL string
-	contract  *contract.Service
+	// signInCode is what a person signs in by; empty where that is not how.
+	signInCode string
+	contract   *contract.Service
 	// older speaks the video_render contract over the same farm.
 	older    *contract.Service
 	stdio    *stdioServer // nil without Config.Stdio
@@ -46,7 +48,8 @@ type server struct {
 // shared is what the gateways of a farm have in common.
 type shared struct {
 	// formKey signs the approval page's forms, sessionKey what sessions need.
-	formKey, sessionKey []byte
+	// signInKey seals cookies.
+	formKey, sessionKey, signInKey []byte
 	// registry finds gateways. Nil: there is only one.
 	registry session.Registry
 }
@@ -60,10 +63,15 @@ func newServer(c Config, f facade, with shared, bound string) (*server, error) {
 	s := &server{cfg: c, publicURL: public.String(), mux: http.NewServeMux()}
 	a := &auth.Authenticator{Fail: func(w http.ResponseWriter, r *http.Request, err error) { httpapi.Fail(s.contract, w, r, err) }}
 	if c.KeysFile != "" {
-		if a.Keys, err = auth.OpenKeys(c.KeysFile, time.Now, c.Logger); err != nil {
+		if a.Keys, err = auth.OpenKeys(c.KeysFile, c.acceptKeys, time.Now, c.Logger); err != nil {
 			return nil, fmt.Errorf("read API keys: %w", err)
 		}
 	}
+	human := c.humanApproval(a.Keys)
+	if err := s.openSignIn(a, public, human, with.signInKey); err != nil {
+		return nil, fmt.Errorf("sign people in: %w", err)
+	}
+	f = overseen{f, human, c.Logger}
 	if err := c.authorize(a, public); err != nil {
 		return nil, err
 	}
@@ -76,7 +84,7 @@ func newServer(c Config, f facade, with shared, bound string) (*server, error) {
 	s.gate = limits.New(f, s.limitsOf(a))
 	settings := contract.Config{
 		Farm: f, Version: c.Version, PublicURL: public.String(), Logger: c.Logger, Tracer: telemetry.Tracer(),
-		Limits: s.shownLimits(f, s.limitsOf(a)), Limited: func(limit string) { refused.WithLabelValues(limit).Inc() }, MaxSessions: max(0, c.MaxSessions),
+		Limits: s.shownLimits(f, s.limitsOf(a)), Limited: func(limit string) { refused.WithLabelValues(limit).Inc() }, MaxSessions: max(0, c.MaxSessions), HumanApproval: human,
 	}
 	if s.contract, err = contract.New(settings); err != nil {
 		return nil, fmt.Errorf("make the MCP contract: %w", err)
@@ -86,7 +94,7 @@ func newServer(c Config, f facade, with shared, bound string) (*server, error) {
 		return nil, errors.Join(fmt.Errorf("make the video_render contract: %w", err), s.contract.Close())
 	}
 	httpapi.Register(s.mux, httpapi.Config{
-		Farm: f, Contract: s.contract, Auth: a, Admit: func(next http.Handler) http.Handler { return s.admit(a.Fail, next) }, BasePath: public.Path, Stall: c.StallTimeout, CSRFKey: with.formKey, Logger: c.Logger,
+		Farm: f, Contract: s.contract, Auth: a, Admit: func(next http.Handler) http.Handler { return s.admit(a.Fail, next) }, BasePath: public.Path, Stall: c.StallTimeout, HumanApproval: human, CSRFKey: with.formKey, Logger: c.Logger,
 	})
 	s.sessions, err = session.New(session.Options{
 		Secret: with.sessionKey, Registry: with.registry, RenewEvery: f.Limits().Tuning.BeatEvery, WriteTimeout: c.StallTimeout,

@@ -145,6 +145,32 @@ type Limits struct {
 	RenderMinutes *int `yaml:"render_minutes,omitempty"`
 }
 
+// Who may decide on a watermark preview.
+const (
+	// PolicyAgent lets agents decide too: by an elicitation, the tool or the page.
+	PolicyAgent = "agent"
+	// PolicyHuman leaves it to a person who signed in on the page.
+	PolicyHuman = "human"
+)
+
+// Tenant is what one tenant has of its own.
+type Tenant struct {
+	Limits `yaml:",inline"`
+
+	// ApprovalPolicy is PolicyAgent or PolicyHuman; empty: as the gateway's
+	// setting says.
+	ApprovalPolicy string `yaml:"approval_policy,omitempty"`
+}
+
+func (t Tenant) validate(name string) error {
+	switch t.ApprovalPolicy {
+	case "", PolicyAgent, PolicyHuman:
+		return t.Limits.validate(name)
+	default:
+		return fmt.Errorf("apikey: approval_policy of tenant %s is neither %s nor %s", name, PolicyAgent, PolicyHuman)
+	}
+}
+
 func (l Limits) validate(tenant string) error {
 	for name, wrong := range map[string]bool{
 		"request_rate": l.RequestRate != nil && !(*l.RequestRate >= 0), "request_burst": l.RequestBurst != nil && *l.RequestBurst < 0,
@@ -161,8 +187,8 @@ func (l Limits) validate(tenant string) error {
 // File is the content of a keys file.
 type File struct {
 	Keys []Entry `yaml:"keys"`
-	// Tenants holds the limits of those tenants that have their own, by name.
-	Tenants map[string]Limits `yaml:"tenants,omitempty"`
+	// Tenants holds those that have something of their own, by name.
+	Tenants map[string]Tenant `yaml:"tenants,omitempty"`
 }
 
 // Parse reads a keys file. Unknown members, unknown scopes and repeated ids
@@ -187,8 +213,8 @@ func Parse(b []byte) (File, error) {
 		}
 		seen[e.ID] = true
 	}
-	for tenant, l := range f.Tenants {
-		if err := l.validate(tenant); err != nil {
+	for name, t := range f.Tenants {
+		if err := t.validate(name); err != nil {
 			return File{}, err
 		}
 	}

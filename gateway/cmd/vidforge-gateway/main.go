@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"runtime/debug"
 
@@ -31,6 +32,11 @@ func main() {
 		Run: func(ctx context.Context, env process.Env) error {
 			tune(env)
 			c.Version, c.Registry, c.Logger = env.Version, env.Registry, env.Logger
+			c.Ready = func(b gateway.Bound) {
+				if b.SignInCode != "" { // not in the log, which others may read
+					_, _ = fmt.Fprintf(os.Stderr, "To sign in on the approval page: %s\n", b.SignInCode) // nowhere else to say it
+				}
+			}
 			return gateway.Run(ctx, c)
 		},
 	}))
@@ -58,6 +64,10 @@ func flags(fs *flag.FlagSet, c *gateway.Config) {
 	fs.StringVar(&c.OAuthTenantClaim, "oauth-tenant-claim", "tenant", "`claim` of a token that names the tenant")
 	fs.StringVar(&c.OAuthAlgorithms, "oauth-algorithms", "", "`names` of the algorithms that tokens may be signed with, with commas between them (default: ES, PS and RS with 256, 384, 512, and EdDSA)")
 	fs.DurationVar(&c.OAuthLeeway, "oauth-leeway", 0, "how far the clocks of authorization servers may be off, up to 10m (default 1m)")
+	fs.StringVar(&c.ApprovalPolicy, "approval-policy", "agent", "`who` decides on watermark previews: agent, or human for only a person who signed in on the approval page")
+	fs.StringVar(&c.SignInIssuer, "sign-in-issuer", "", "`URL` of the OpenID provider at which people sign in to the approval page")
+	fs.StringVar(&c.SignInClientID, "sign-in-client-id", "", "`name` of the gateway at sign-in-issuer")
+	fs.StringVar(&c.SignInClientSecret, "sign-in-client-secret", "", "secret of the gateway at sign-in-issuer; none for a public client")
 	fs.StringVar(&c.AllowedOrigins, "allowed-origins", "", "`origins` whose pages may use MCP and the HTTP API from a browser, with commas between them, as https://app.example.org")
 	fs.Float64Var(&c.RequestRate, "request-rate", 0, "requests a second of a tenant, at all gateways together; negative: no limit (default 200 with keys-file or oauth-issuers, else no limit)")
 	fs.IntVar(&c.RequestBurst, "request-burst", 0, "requests of a tenant at once; negative: no limit (default 4000 with keys-file or oauth-issuers, else one second's)")

@@ -26,6 +26,11 @@ type Authenticator struct {
 	// Public is the URL at which clients reach the gateway, without a slash at
 	// the end; tokens are issued for what is below it. Required with Tokens.
 	Public *url.URL
+	// SignIn signs people in to the pages. Nil: nobody can.
+	SignIn *SignIn
+	// Open reports whether a page may be used without signing in where no other
+	// credential is asked for. Required with SignIn.
+	Open func() bool
 	// Fail answers a request that may not go on.
 	Fail func(w http.ResponseWriter, r *http.Request, err error)
 
@@ -40,6 +45,14 @@ const realm = `realm="vidforge"`
 func (a *Authenticator) Middleware(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		req, _ := RequestFrom(r.Context())
+		if a.SignIn != nil && isApproval(r) && r.Header.Get("Authorization") == "" {
+			if done := a.person(w, r, &req); done {
+				return
+			} else if req.SignedIn != "" {
+				next.ServeHTTP(w, r.WithContext(WithRequest(r.Context(), req)))
+				return
+			}
+		}
 		p, err := a.authenticate(r)
 		if err != nil {
 			a.challenge(w, r, err)
@@ -48,6 +61,29 @@ func (a *Authenticator) Middleware(next http.Handler) http.Handler {
 		req.Principal = p
 		next.ServeHTTP(w, r.WithContext(WithRequest(r.Context(), req)))
 	})
+}
+
+// person finds who is signed in, and sends browsers of others to where they
+// sign in; done is true once that was answered.
+func (a *Authenticator) person(w http.ResponseWriter, r *http.Request, req *Request) (done bool) {
+	who, session, ok := a.SignIn.Person(r)
+	switch {
+	case ok:
+		req.Principal, req.SignedIn = who, session
+		return false
+	case !strings.Contains(r.Header.Get("Accept"), "text/html"), a.Keys == nil && a.Tokens == nil && a.Open():
+		return false
+	case r.Method == http.MethodPost:
+		// A browser would not follow from a form to the provider.
+		a.Fail(w, r, render.Errorf(render.CodeCredentialMissing, render.BlameCaller, "You are not signed in, or no longer; open the approval page again."))
+		return true
+	default:
+		id := strings.TrimSuffix(strings.TrimPrefix(r.URL.Path, "/v1/renders/"), "/approval")
+		w.Header().Set("Cache-Control", "no-store")
+		w.Header().Set("Referrer-Policy", "no-referrer")
+		http.Redirect(w, r, a.SignIn.cfg.Public.Path+SignInPath+"?"+url.Values{"render": {id}}.Encode(), http.StatusSeeOther)
+		return true
+	}
 }
 
 func (a *Authenticator) authenticate(r *http.Request) (Principal, error) {

@@ -22,12 +22,14 @@ type Keys struct {
 	path string
 	log  *slog.Logger
 	now  func() time.Time
+	// accept refuses files that this gateway cannot honour.
+	accept func(apikey.File) error
 
 	mu      sync.Mutex
 	checked time.Time
 	version fileVersion
 	byID    map[string]apikey.Entry
-	tenants map[string]apikey.Limits
+	tenants map[string]apikey.Tenant
 }
 
 // fileVersion tells that a file changed. Keys files are replaced, never
@@ -37,13 +39,13 @@ type fileVersion struct {
 	size     int64
 }
 
-// OpenKeys reads a keys file. A file that is missing or wrong is an error now,
-// and only logged later, when the keys that were read stay in force.
-func OpenKeys(path string, now func() time.Time, log *slog.Logger) (*Keys, error) {
+// OpenKeys reads a keys file. A file that is missing, wrong or not accepted is an
+// error now, and only logged later, when what was read stays in force.
+func OpenKeys(path string, accept func(apikey.File) error, now func() time.Time, log *slog.Logger) (*Keys, error) {
 	if _, err := os.Stat(path); err != nil {
 		return nil, fmt.Errorf("keys file: %w", err)
 	}
-	k := &Keys{path: path, log: log, now: now}
+	k := &Keys{path: path, log: log, now: now, accept: accept}
 	if err := k.reload(); err != nil {
 		return nil, err
 	}
@@ -62,6 +64,9 @@ func (k *Keys) reload() error {
 	f, err := apikey.Load(k.path)
 	if err != nil {
 		return fmt.Errorf("load %s: %w", k.path, err)
+	}
+	if err := k.accept(f); err != nil {
+		return fmt.Errorf("%s: %w", k.path, err)
 	}
 	byID := make(map[string]apikey.Entry, len(f.Keys))
 	for _, e := range f.Keys {
@@ -84,7 +89,15 @@ func (k *Keys) Limits(tenant render.Tenant) apikey.Limits {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.refreshLocked()
-	return k.tenants[string(tenant)]
+	return k.tenants[string(tenant)].Limits
+}
+
+// ApprovalPolicy is the tenant's own, "" if the file has none.
+func (k *Keys) ApprovalPolicy(tenant render.Tenant) string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.refreshLocked()
+	return k.tenants[string(tenant)].ApprovalPolicy
 }
 
 func (k *Keys) refreshLocked() {

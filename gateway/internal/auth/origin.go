@@ -52,12 +52,34 @@ func Guard(public *url.URL, allowed []string, next http.Handler) (http.Handler, 
 		case forPrograms(r):
 			h, check = shared, open
 		}
+		if ownForm(r) {
+			check = func(*http.Request) error { return nil }
+		}
 		if err := errors.Join(check(r), checkHost(r, public)); err != nil {
 			http.Error(w, "forbidden: "+err.Error(), http.StatusForbidden)
 			return
 		}
 		h.ServeHTTP(w, r)
 	}), nil
+}
+
+// ownForm reports a form of our pages. They ask for no-referrer, so browsers send
+// it with "Origin: null" (https://fetch.spec.whatwg.org/#append-a-request-origin-header);
+// Sec-Fetch-Site, which no page can set, says where it comes from. Browsers leave
+// that away for http, where nobody is signed in by a cookie: what counts there is
+// the form's token.
+func ownForm(r *http.Request) bool {
+	if r.Method != http.MethodPost || r.Header.Get("Origin") != "null" || !isApproval(r) && r.URL.Path != SignInPath && r.URL.Path != SignOutPath {
+		return false
+	}
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "same-origin":
+		return true
+	case "":
+		return r.Header.Get("Cookie") == ""
+	default:
+		return false
+	}
 }
 
 // forPrograms reports whether a request is for what programs use, and only

@@ -55,6 +55,9 @@ func (p Principal) HasAny(scopes ...string) bool {
 // Request is what the HTTP layer knows of a request.
 type Request struct {
 	Principal
+	// SignedIn is the sign-in of a person at the pages: it tells one from
+	// another. Empty for programs and their credentials.
+	SignedIn string
 	// ID correlates answers with logs.
 	ID string
 	// Span is the server span.

@@ -127,7 +127,7 @@ func (s *Service) capabilities(c mcptask.Caller, full bool) Capabilities {
 	d.TaskSemantics.Note = "A completed task was delivered; read isError in its result. failed is only for faults of the server. Rejecting a watermark completes the task with isError true. A closed connection never ends a render; tasks/cancel and " + ToolCancel + " do."
 	d.TaskSemantics.TaskTTLMS = render.TaskRetention.Milliseconds()
 	d.TaskSemantics.ResultRetention = "A task answers for 24 hours after its end, " + ToolStatus + ", resources and downloads for 7 days."
-	d.Approval.Policy, d.Approval.WindowMS = "agent", render.ApprovalWindow.Milliseconds()
+	d.Approval.Policy, d.Approval.WindowMS = apikey.PolicyAgent, render.ApprovalWindow.Milliseconds()
 	d.Approval.Rules = []string{
 		"The first decision stands.",
 		"Rejecting ends the render.",
@@ -136,6 +136,10 @@ func (s *Service) capabilities(c mcptask.Caller, full bool) Capabilities {
 	}
 	if r, ok := c.Principal.(auth.Request); ok && s.cfg.Limits != nil {
 		d.Limits.Limits = s.cfg.Limits(r.Tenant)
+	}
+	if s.humanDecides(c) {
+		d.Approval.Policy = apikey.PolicyHuman
+		d.Approval.Rules = append(d.Approval.Rules, "Only a person who signs in at approval_url decides: no form is sent, and the tool answers approval_requires_human.")
 	}
 	d.Limits.MaxWatermarkText, d.Limits.MaxNote, d.Limits.MaxIdempotencyKey = render.MaxWatermarkText, maxNote, render.MaxIdempotencyKey
 	d.Limits.IdempotencyWindowMS, d.Limits.MaxInlineVideoBytes = s.dialect.IdempotencyWindow.Milliseconds(), maxInlineVideo
@@ -149,6 +153,12 @@ func (s *Service) capabilities(c mcptask.Caller, full bool) Capabilities {
 		d.Errors = append(d.Errors, capabilityError{e.Code, e.Temporary, e.Carrier, e.Meaning})
 	}
 	return d
+}
+
+// humanDecides reports whether the caller's renders wait for a person.
+func (s *Service) humanDecides(c mcptask.Caller) bool {
+	r, _ := c.Principal.(auth.Request)
+	return s.cfg.HumanApproval != nil && s.cfg.HumanApproval(r.Tenant)
 }
 
 // With returns a copy whose prose went through text.
@@ -173,12 +183,16 @@ func (s *Service) negotiated(c mcptask.Caller) *negotiated {
 		}
 		client["elicitation"] = modes
 	}
+	undecided := "decide with " + ToolApprove + " or on approval_url."
+	if s.humanDecides(c) {
+		undecided = "a person decides on approval_url; poll " + ToolStatus + "."
+	}
 	return &negotiated{
 		Server: map[string]any{"tools": true, "resources": []string{"subscribe", "listChanged"}, "completions": s.dialect.Complete, "extensions": []string{mcptask.ExtensionID}},
 		Client: client,
 		Fallbacks: map[string]string{
 			"no_tasks":               "The render tool answers status accepted; poll " + ToolStatus + ", end with " + ToolCancel + ".",
-			"no_elicitation":         "The task is input_required with no input requests; decide with " + ToolApprove + " or on approval_url.",
+			"no_elicitation":         "The task is input_required with no input requests; " + undecided,
 			"approval_never_arrives": "After 30 minutes the render ends with watermark_approval_timeout.",
 			"no_resource_subscribe":  "Poll " + ToolStatus + "; the URIs are read when it names them.",
 		},

@@ -63,7 +63,7 @@ func repair(e *render.Error, f failure) *NextStep {
 	case render.CodeApprovalRequiresHuman:
 		s := statusCall(f)
 		if s != nil && f.approvalURL != "" {
-			s.Alternative = "ask the user to decide at " + f.approvalURL + "."
+			s.Alternative = askAt(f.approvalURL)
 		}
 		return s
 	case render.CodeApprovalAlreadyRecorded, render.CodeApprovalNotPending, render.CodeTaskExpired, render.CodeResourceNotReady, render.CodeMissingClientCapability:

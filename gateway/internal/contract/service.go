@@ -51,6 +51,9 @@ type Config struct {
 	// Limited is called with the name of each limit that somebody met. Nil:
 	// nobody counts.
 	Limited func(limit string)
+	// HumanApproval tells whether only a person on the approval page decides on
+	// the renders of a tenant. Nil: agents may too.
+	HumanApproval func(render.Tenant) bool
 	// Dialect that is spoken. Nil: the contract of this package.
 	Dialect *Dialect
 	// Local is what the client of the standard streams gets. Nil: clients come
@@ -94,6 +97,9 @@ type Service struct {
 func New(c Config) (*Service, error) {
 	if c.Now == nil {
 		c.Now = time.Now
+	}
+	if c.HumanApproval == nil {
+		c.HumanApproval = func(render.Tenant) bool { return false }
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()

@@ -148,6 +148,8 @@ func (s store) answer(ctx context.Context, r auth.Request, id render.ID, key str
 		switch render.CodeOf(err) {
 		case render.CodeApprovalAlreadyRecorded, render.CodeApprovalNotPending:
 			return nil // somebody was faster: the key is answered
+		case render.CodeApprovalRequiresHuman: // since the form was sent
+			_, err = s.cfg.Farm.AnswerInput(ctx, r.Tenant, id, key, action)
 		}
 		return err
 	case action == "accept", action == "decline", action == "cancel":
@@ -263,7 +265,7 @@ func (s *Service) pausedTask(ctx context.Context, c mcptask.Caller, v *farm.View
 		}
 	}
 	t.LastUpdatedAt = v.Record.Updated
-	t.StatusMessage += " " + s.dialect.Next(s.approveCall(v.Record.ID)).String()
+	t.StatusMessage += " " + s.dialect.Next(s.decisionCall(v.Record)).String()
 	return t, nil
 }
 
@@ -277,7 +279,7 @@ func inputOf(rec *render.Record, key string) (render.InputRequest, bool) {
 }
 
 // elicitation is the request for a decision: a form where the client shows
-// forms, else a page where it opens pages, else none.
+// forms and agents may decide, else a page where it opens pages, else none.
 func (s *Service) elicitation(caps *mcp.ClientCapabilities, rec *render.Record) (key string, params json.RawMessage, err error) {
 	if caps == nil || caps.Elicitation == nil {
 		return "", nil, nil
@@ -290,7 +292,8 @@ func (s *Service) elicitation(caps *mcp.ClientCapabilities, rec *render.Record) 
 	message := fmt.Sprintf("The watermark preview of %s is ready: %s. The watermark sits at %s with opacity %g. Approve it to render the video. Rejecting ends the render.",
 		rec.ID, rec.ID.PreviewURI(), w.Position, w.Opacity)
 	var p any
-	if e.Form != nil || e.URL == nil { // an empty object means forms
+	switch human := s.cfg.HumanApproval(rec.Tenant); {
+	case !human && (e.Form != nil || e.URL == nil): // an empty object means forms
 		key = keyForm
 		p = map[string]any{
 			"mode": "form", "message": message + " To reject, submit approved = false.",
@@ -298,7 +301,9 @@ func (s *Service) elicitation(caps *mcp.ClientCapabilities, rec *render.Record) 
 				`"approved":{"type":"boolean","title":"Approve the watermark","description":"true renders the video, false ends the render."},` +
 				`"note":{"type":"string","title":"Note","description":"Kept with the decision.","maxLength":500}},"required":["approved"]}`),
 		}
-	} else {
+	case e.URL == nil:
+		return "", nil, nil
+	default:
 		key = keyURL
 		p = map[string]any{"mode": "url", "message": message + " To reject, submit approved = false on the page.", "url": s.ApprovalURL(rec.ID)}
 	}

@@ -121,7 +121,7 @@ func (s *Service) Status(ctx context.Context, v *farm.View) Status {
 	switch rec.State {
 	case render.StateAwaitingApproval:
 		st.ApprovalURL = s.ApprovalURL(rec.ID)
-		st.FollowUp = s.approveCall(rec.ID)
+		st.FollowUp = s.decisionCall(rec)
 		if rec.Preview != nil {
 			deadline := timestamp(rec.Preview.Deadline)
 			st.WatermarkPreviewURI, st.ApprovalExpiresAt = rec.ID.PreviewURI(), &deadline
@@ -327,6 +327,9 @@ func cleanLog(lines []string) []string {
 	return out
 }
 
+// askAt is what to do when only a person may decide.
+func askAt(page string) string { return "ask the user to decide at " + page + "." }
+
 func (s *Service) pollCall(id render.ID) *NextStep {
 	return &NextStep{Step: "poll_status", Tool: ToolStatus, Arguments: map[string]any{"render_id": string(id)}}
 }
@@ -341,7 +344,15 @@ func (s *Service) acceptedCall(v *farm.View) *NextStep {
 	return n
 }
 
-func (s *Service) approveCall(id render.ID) *NextStep {
+// decisionCall is how the pause of a render ends: by a call, or by a person on
+// the page, which the caller sees in the status.
+func (s *Service) decisionCall(rec *render.Record) *NextStep {
+	id := rec.ID
+	if s.cfg.HumanApproval(rec.Tenant) {
+		n := s.pollCall(id)
+		n.Step, n.Alternative = "await_decision", askAt(s.ApprovalURL(id))
+		return n
+	}
 	return &NextStep{Step: "decide_watermark", Tool: ToolApprove, Arguments: map[string]any{"render_id": string(id), "approved": true},
 		Alternative: "if the user does not want the watermark as shown, send approved false, which ends the render; or a person decides at " + s.ApprovalURL(id) + "."}
 }

@@ -56,6 +56,9 @@ type Config struct {
 	BasePath string
 	// Stall is how long an answer may stand still. Defaults to 60 s.
 	Stall time.Duration
+	// HumanApproval tells whether only a person who signed in decides on the
+	// renders of a tenant. Nil: whoever may see the page does.
+	HumanApproval func(render.Tenant) bool
 	// CSRFKey signs the approval form, the same on every replica. Required.
 	CSRFKey []byte
 	// Now is the clock. Defaults to time.Now.
@@ -107,7 +110,13 @@ func Register(mux *http.ServeMux, c Config) {
 	if c.Admit == nil {
 		c.Admit = func(next http.Handler) http.Handler { return next }
 	}
+	if c.HumanApproval == nil {
+		c.HumanApproval = func(render.Tenant) bool { return false }
+	}
 	a := &API{cfg: c}
+	if c.Auth.SignIn != nil {
+		a.registerSignIn(mux)
+	}
 	mux.HandleFunc("GET /v1/openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		a.write(w, openAPI)

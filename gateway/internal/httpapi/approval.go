@@ -41,11 +41,9 @@ const (
 	csrfLife = time.Hour
 	// maxPagePreview is the widest preview on the page.
 	maxPagePreview = 1920
-	// referrerPolicy keeps the page's address, which holds a handle, from other
-	// sites. With no-referrer a browser posts the form with "Origin: null",
-	// which no guard can tell from another site's.
-	// https://fetch.spec.whatwg.org/#append-a-request-origin-header
-	referrerPolicy = "same-origin"
+	// referrerPolicy keeps the page's address, which holds a handle, from
+	// everybody. Browsers then post the form with "Origin: null": see auth.Guard.
+	referrerPolicy = "no-referrer"
 )
 
 // pageData fills the page.
@@ -66,6 +64,11 @@ type pageData struct {
 	DecidedAt string
 	Error     string
 	Reload    bool
+	// MayDecide is false where only a person who signed in does.
+	MayDecide bool
+	Person    string // who is signed in
+	SignIn    string // path of the sign-in, if there is one
+	SignOut   string
 }
 
 // approvalPage shows the preview and, while the render waits, the two buttons.
@@ -100,7 +103,14 @@ func (a *API) showPage(w http.ResponseWriter, r *http.Request, status int, v *fa
 		// Inside the page, so that the browser needs no second credential.
 		d.Preview = a.inlinePreview(r, req.Tenant, rec.ID)
 	}
-	if d.Pending {
+	d.MayDecide = a.mayDecide(req)
+	if a.cfg.Auth.SignIn != nil {
+		d.SignIn, d.SignOut = a.cfg.BasePath+auth.SignInPath+"?render="+string(rec.ID), a.cfg.BasePath+auth.SignOutPath
+	}
+	if req.SignedIn != "" {
+		d.Person = req.Subject
+	}
+	if d.Pending && d.MayDecide {
 		d.Token = a.token(req, rec.ID, a.cfg.Now())
 	}
 	t, err := approvalTemplate()
@@ -111,6 +121,12 @@ func (a *API) showPage(w http.ResponseWriter, r *http.Request, status int, v *fa
 	if err := t.Execute(&b, d); err != nil {
 		return fmt.Errorf("fill approval page: %w", err)
 	}
+	a.html(w, status, b.Bytes())
+	return nil
+}
+
+// html answers with a page that nobody may keep or frame.
+func (a *API) html(w http.ResponseWriter, status int, page []byte) {
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Cache-Control", "no-store")
@@ -119,8 +135,12 @@ func (a *API) showPage(w http.ResponseWriter, r *http.Request, status int, v *fa
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("Content-Security-Policy", "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
 	w.WriteHeader(status)
-	a.write(w, b.Bytes())
-	return nil
+	a.write(w, page)
+}
+
+// mayDecide reports whether the page takes a decision of whoever sends this.
+func (a *API) mayDecide(req auth.Request) bool {
+	return req.SignedIn != "" || !a.cfg.HumanApproval(req.Tenant)
 }
 
 func (a *API) inlinePreview(r *http.Request, tenant render.Tenant, id render.ID) template.URL {
@@ -137,6 +157,12 @@ func (a *API) decide(w http.ResponseWriter, r *http.Request) error {
 	req, id, err := renderOf(r)
 	if err != nil {
 		return err
+	}
+	if !a.mayDecide(req) {
+		if _, err := a.cfg.Farm.Get(r.Context(), req.Tenant, id); err != nil {
+			return fmt.Errorf("get render: %w", err)
+		}
+		return render.Errorf(render.CodeApprovalRequiresHuman, render.BlameCaller, "Only a person who is signed in on the approval page decides on this render.")
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	if err := r.ParseForm(); err != nil {
@@ -170,11 +196,11 @@ func (a *API) decide(w http.ResponseWriter, r *http.Request) error {
 		return fmt.Errorf("decide: %w", err)
 	}
 	w.Header().Set("Referrer-Policy", referrerPolicy)
-	http.Redirect(w, r, a.cfg.BasePath+"/v1/renders/"+string(id)+"/approval", http.StatusSeeOther) //nolint:gosec // an id that was parsed, below our own path
+	http.Redirect(w, r, a.pageOf(id), http.StatusSeeOther) //nolint:gosec // an id that was parsed, below our own path
 	return nil
 }
 
-// token binds a form to the render, the person and the hour. Another site can
+// token binds a form to the render, the person, the sign-in and the hour. Another site can
 // neither read nor make one.
 func (a *API) token(req auth.Request, id render.ID, now time.Time) string {
 	until := strconv.FormatInt(now.Add(csrfLife).Unix(), 10)
@@ -183,7 +209,7 @@ func (a *API) token(req auth.Request, id render.ID, now time.Time) string {
 
 func (a *API) sign(req auth.Request, id render.ID, until string) string {
 	mac := hmac.New(sha256.New, a.cfg.CSRFKey)
-	for _, part := range []string{string(id), req.Tenant.Key(), req.Subject, until} {
+	for _, part := range []string{string(id), req.Tenant.Key(), req.Subject, req.SignedIn, until} {
 		// hash.Hash never fails; the lengths keep the parts apart.
 		_, _ = io.WriteString(mac, strconv.Itoa(len(part))+":"+part)
 	}

@@ -61,6 +61,7 @@ and continue at the next start. The second one ends it at once.
 	f.StringVar(&o.PublicURL, "public-url", "", "URL at which clients reach --listen (default that address)")
 	f.StringVar(&dataDir, "data-dir", "", "directory of everything the farm keeps (default "+defaultDataDir()+")")
 	f.StringVar(&o.KeysFile, "keys-file", "", "file of API keys; none are asked for without it, which only a loopback address allows")
+	f.StringVar(&o.ApprovalPolicy, "approval-policy", "agent", "who decides on watermark previews: agent, or human for only a person who signs in on the approval page with the code printed here")
 	f.IntVar(&o.Slots, "workers", 0, "encoding stages that run at once (default 2: ffmpeg uses all cores by itself)")
 	return cmd
 }
@@ -100,6 +101,9 @@ Paste into the configuration of an MCP client:
 
 %s
 `, url, url, farm.OpsURL, o.DataDir, clientConfig(url, o.KeysFile != ""))
+	if err == nil && farm.SignInCode != "" {
+		err = a.printf("\nTo sign in on the approval page: %s", farm.SignInCode)
+	}
 	if err != nil {
 		return errors.Join(err, farm.Close())
 	}

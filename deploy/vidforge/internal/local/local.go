@@ -36,6 +36,8 @@ type Options struct {
 	// KeysFile holds API keys; "" asks for none, which only a loopback
 	// address allows.
 	KeysFile string
+	// ApprovalPolicy is agent or human; see gateway.Config.
+	ApprovalPolicy string
 	// Stdio serves the client on the standard streams as well, by Farm.Stdio. The
 	// start then does not wait until the worker has found out what it can do.
 	Stdio *gateway.Stdio
@@ -54,6 +56,9 @@ const closeTimeout = 30 * time.Second
 type Farm struct {
 	// URL of the gateway, without a path, and of its health and metrics.
 	URL, OpsURL string
+	// SignInCode is what a person types in on the approval page; empty where
+	// nobody has to.
+	SignInCode string
 	// Stdio handles requests of the client on the standard streams, nil without
 	// Options.Stdio.
 	Stdio http.Handler
@@ -121,9 +126,9 @@ func Start(ctx context.Context, o Options) (_ *Farm, err error) {
 	serve := f.launch(ctx, "gateway", func(ctx context.Context, ready func()) error {
 		return gateway.Run(ctx, gateway.Config{
 			Listen: o.Listen, OpsListen: o.OpsListen, PublicURL: o.PublicURL, Endpoints: servers.Endpoints(),
-			KeysFile: o.KeysFile, Stdio: o.Stdio, Logger: o.Logger,
+			KeysFile: o.KeysFile, ApprovalPolicy: o.ApprovalPolicy, Stdio: o.Stdio, Logger: o.Logger,
 			Ready: func(b gateway.Bound) {
-				f.URL, f.OpsURL, f.Stdio = "http://"+b.Listen, "http://"+b.OpsListen, b.Stdio
+				f.URL, f.OpsURL, f.Stdio, f.SignInCode = "http://"+b.Listen, "http://"+b.OpsListen, b.Stdio, b.SignInCode
 				ready()
 			},
 		})
