@@ -69,5 +69,5 @@ func (s *server) openSignIn(a *auth.Authenticator, public *url.URL, human func(r
 	}
 	a.Open = func() bool { return !human(render.LocalTenant) }
 	a.SignIn, err = auth.NewSignIn(c)
-	return err //nolint:wrapcheck // says what is wrong
+	return err
 }

@@ -80,7 +80,9 @@ func TestHumanPolicy(t *testing.T) {
 func TestFormBeforeHumanPolicy(t *testing.T) {
 	t.Parallel()
 	file, keys := withKeys(t, "acme")
-	b := newBench(t, func(c *Config) { c.KeysFile, c.SignInIssuer, c.SignInClientID = file, "https://login.example.org", "vidforge" })
+	b := newBench(t, func(c *Config) {
+		c.KeysFile, c.SignInIssuer, c.SignInClientID = file, "https://login.example.org", "vidforge"
+	})
 	b.key = keys[0]
 	id := b.submit(formCaps, renderArgs(b.farm.AddAsset("acme", "a.mov", farmtest.VideoFacts()).URI()))
 	b.pause(id)

@@ -52,7 +52,7 @@ func (o overseen) audit(ctx context.Context, action string, tenant render.Tenant
 // Decide implements the facade. Under the policy human only the page decides.
 func (o overseen) Decide(ctx context.Context, tenant render.Tenant, id render.ID, d render.Decision) (v *farm.View, err error) {
 	if d.Channel != render.ChannelPage && o.human(tenant) {
-		if v, err = o.facade.Get(ctx, tenant, id); err == nil {
+		if v, err = o.Get(ctx, tenant, id); err == nil {
 			v, err = nil, humanDecides()
 		}
 	} else {
@@ -63,7 +63,7 @@ func (o overseen) Decide(ctx context.Context, tenant render.Tenant, id render.ID
 		detail = "approved"
 	}
 	o.audit(ctx, actionDecide, tenant, id, detail, d.Channel, err)
-	return v, err //nolint:wrapcheck // classified there
+	return v, err
 }
 
 func humanDecides() *render.Error {
@@ -74,7 +74,7 @@ func humanDecides() *render.Error {
 func (o overseen) Cancel(ctx context.Context, tenant render.Tenant, id render.ID, by string) (*farm.View, error) {
 	v, err := o.facade.Cancel(ctx, tenant, id, by)
 	o.audit(ctx, actionCancel, tenant, id, "", "", err)
-	return v, err //nolint:wrapcheck // classified there
+	return v, err
 }
 
 // Preview implements the facade. Whoever asks for it hands it out, perhaps
@@ -82,7 +82,7 @@ func (o overseen) Cancel(ctx context.Context, tenant render.Tenant, id render.ID
 func (o overseen) Preview(ctx context.Context, tenant render.Tenant, id render.ID) (*farm.Content, error) {
 	c, err := o.facade.Preview(ctx, tenant, id)
 	o.audit(ctx, actionPreview, tenant, id, "", "", err)
-	return c, err //nolint:wrapcheck // classified there
+	return c, err
 }
 
 // Video implements the facade. It is in the log once somebody reads it, or gets
@@ -91,7 +91,7 @@ func (o overseen) Video(ctx context.Context, tenant render.Tenant, id render.ID)
 	c, err := o.facade.Video(ctx, tenant, id)
 	if err != nil {
 		o.audit(ctx, actionVideo, tenant, id, "", "", err)
-		return nil, err //nolint:wrapcheck // classified there
+		return nil, err
 	}
 	out, once := *c, sync.Once{}
 	out.Open = func(ctx context.Context, offset, length int64) (io.ReadCloser, error) {

@@ -144,7 +144,7 @@ func (s *SignIn) keep(w http.ResponseWriter, p person) error {
 }
 
 func (s *SignIn) setCookie(w http.ResponseWriter, name, value string, life time.Duration) {
-	c := &http.Cookie{
+	c := &http.Cookie{ //nolint:gosec // http is a loopback address: see NewSignIn
 		Name: name, Value: value, Path: s.cfg.Public.Path + "/", MaxAge: int(life.Seconds()),
 		HttpOnly: true, Secure: s.cfg.Public.Scheme == "https", SameSite: http.SameSiteLaxMode,
 	}
