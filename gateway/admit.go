@@ -62,7 +62,7 @@ func (c Config) quotas() (func(render.Tenant, farm.Limits) farm.Limits, error) {
 	if c.KeysFile == "" {
 		return nil, nil //nolint:nilnil // nobody has any of their own
 	}
-	keys, err := auth.OpenKeys(c.KeysFile, time.Now, c.Logger)
+	keys, err := auth.OpenKeys(c.KeysFile, c.acceptKeys, time.Now, c.Logger)
 	if err != nil {
 		return nil, fmt.Errorf("read the limits of tenants: %w", err)
 	}
