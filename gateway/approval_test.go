@@ -3,9 +3,11 @@ package gateway
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/vidforge/vidforge/gateway/internal/farmtest"
@@ -223,10 +225,6 @@ func TestSignInByCode(t *testing.T) {
 	if out := res.Cookies(); res.StatusCode != 200 || len(out) != 1 || out[0].MaxAge >= 0 || out[0].Value != "" {
 		t.Errorf("sign-out: %d %v", res.StatusCode, out)
 	}
-	// Another gateway of the farm opens the cookie; another farm does not.
-	if res, _ := b.do("GET", "/v1/renders/"+string(id), nil, "Cookie", cookie); res.StatusCode != 200 {
-		t.Errorf("local API: %d", res.StatusCode)
-	}
 }
 
 // TestAuditLines: cancels and what is handed out are in the log, without a URL
@@ -261,5 +259,31 @@ func TestAuditLines(t *testing.T) {
 	}
 	if strings.Contains(logs, "likes") {
 		t.Error("the note is in the log")
+	}
+}
+
+// TestProviderAway: a gateway starts and serves without its OpenID provider, says
+// so to whoever wants to sign in, and does not ask it again at once.
+func TestProviderAway(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int32
+	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		http.Error(w, "away", http.StatusBadGateway)
+	}))
+	defer provider.Close()
+	b := newBench(t, func(c *Config) {
+		c.ApprovalPolicy, c.SignInIssuer, c.SignInClientID = apikey.PolicyHuman, provider.URL, "vidforge"
+	})
+	for range 3 {
+		if res, raw := b.do("GET", "/sign-in?render="+string(render.NewID()), nil); res.StatusCode != http.StatusServiceUnavailable || decode[envelope](t, raw).Code != string(render.CodeUnavailable) {
+			t.Errorf("%d %s", res.StatusCode, raw)
+		}
+	}
+	if n := asked.Load(); n != 1 {
+		t.Errorf("the provider was asked %d times", n)
+	}
+	if res, _ := b.do("GET", "/sign-in?render=x", nil); res.StatusCode != http.StatusBadRequest {
+		t.Errorf("no render: %d", res.StatusCode)
 	}
 }

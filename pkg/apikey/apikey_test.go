@@ -110,6 +110,20 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
+// TestTenants: a tenant may have limits and a policy of its own, side by side.
+func TestTenants(t *testing.T) {
+	t.Parallel()
+	f, err := Parse([]byte("tenants:\n  acme:\n    request_rate: 5\n    approval_policy: human\n  other:\n    approval_policy: agent\n"))
+	if err != nil || f.Tenants["acme"].ApprovalPolicy != PolicyHuman || f.Tenants["acme"].RequestRate == nil || *f.Tenants["acme"].RequestRate != 5 || f.Tenants["other"].ApprovalPolicy != PolicyAgent {
+		t.Errorf("%+v, %v", f, err)
+	}
+	for _, wrong := range []string{"approval_policy: robot", "approval: human", "request_rate: -1"} {
+		if f, err := Parse([]byte("tenants:\n  acme:\n    " + wrong + "\n")); err == nil || !strings.Contains(err.Error(), strings.Split(wrong, ":")[0]) {
+			t.Errorf("%s: %+v, %v", wrong, f, err)
+		}
+	}
+}
+
 func TestLoadOfNothing(t *testing.T) {
 	t.Parallel()
 	f, err := Load(filepath.Join(t.TempDir(), "none.yaml"))

@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"sync"
 	"time"
 
 	"github.com/coreos/go-oidc/v3/oidc"
@@ -73,8 +72,10 @@ type SignIn struct {
 	seal   sealer
 	client *http.Client
 
-	mu       sync.Mutex
+	// turn is held by whoever looks at what follows.
+	turn     chan struct{}
 	provider *oidc.Provider // nil until it was reached
+	tried    time.Time      // when it could not be
 }
 
 // NewSignIn makes a SignIn. The provider is asked for when somebody signs in.
@@ -103,7 +104,7 @@ func NewSignIn(c SignInConfig) (*SignIn, error) {
 	}
 	client := keyClient()
 	client.Timeout = providerTimeout
-	return &SignIn{cfg: c, seal: s, client: client}, nil
+	return &SignIn{cfg: c, seal: s, client: client, turn: make(chan struct{}, 1)}, nil
 }
 
 // ByCode reports whether people sign in by the console's code.
@@ -246,26 +247,46 @@ func errorCode(err error) string {
 	return err.Error()
 }
 
-// reach finds the provider's endpoints. It is asked once, when it answers.
+// reach finds the provider's endpoints.
 func (s *SignIn) reach(ctx context.Context) (*oauth2.Config, *oidc.Provider, error) {
-	s.mu.Lock()
-	p := s.provider
-	s.mu.Unlock()
-	if p == nil {
-		fresh, err := oidc.NewProvider(oidc.ClientContext(ctx, s.client), s.cfg.Issuer)
-		if err != nil {
-			e := render.Errorf(render.CodeUnavailable, render.BlameFarm, "The OpenID provider cannot be reached; try again in a moment.")
-			e.Cause = fmt.Errorf("discover OpenID provider: %w", err)
-			return nil, nil, e
-		}
-		s.mu.Lock()
-		s.provider, p = fresh, fresh
-		s.mu.Unlock()
+	p, err := s.discover(ctx)
+	if err != nil {
+		e := render.Errorf(render.CodeUnavailable, render.BlameFarm, "The OpenID provider cannot be reached; try again in a moment.")
+		e.Cause = fmt.Errorf("discover OpenID provider: %w", err)
+		return nil, nil, e
 	}
 	return &oauth2.Config{
 		ClientID: s.cfg.ClientID, ClientSecret: s.cfg.ClientSecret, Endpoint: p.Endpoint(),
 		RedirectURL: s.cfg.Public.String() + CallbackPath, Scopes: []string{oidc.ScopeOpenID},
 	}, p, nil
+}
+
+var errUnreachable = errors.New("it could not be reached a moment ago")
+
+// discover asks for the provider's metadata once, when it answers. Those who
+// want it at once share the question, and one that failed is not asked again at
+// once: whoever has no credential can make us ask.
+func (s *SignIn) discover(ctx context.Context) (*oidc.Provider, error) {
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("wait for metadata: %w", context.Cause(ctx))
+	}
+	switch {
+	case s.provider != nil:
+		return s.provider, nil
+	case !s.tried.IsZero() && s.cfg.Now().Sub(s.tried) < retryKeysAfter:
+		return nil, errUnreachable
+	}
+	// A request that ends does not end the question, which is for all.
+	p, err := oidc.NewProvider(oidc.ClientContext(context.WithoutCancel(ctx), s.client), s.cfg.Issuer)
+	if err != nil {
+		s.tried = s.cfg.Now()
+		return nil, fmt.Errorf("ask for metadata: %w", err)
+	}
+	s.provider = p
+	return p, nil
 }
 
 // SignInByCode signs whoever knows the console's code in.
