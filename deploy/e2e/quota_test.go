@@ -112,13 +112,12 @@ func TestRenderMinutes(t *testing.T) {
 func TestATenantsOwnQuota(t *testing.T) {
 	t.Parallel()
 	b := setup(t, farm.Config{RenderTime: time.Hour, LimitsOf: func(tenant render.Tenant, l farm.Limits) farm.Limits {
-		switch tenant {
-		case "acme":
-			l.MaxConcurrent = 1
-		case "small":
-			l.RenderTime = 5 * time.Second
-		case "free":
-			l.RenderTime = 0
+		if own, ok := map[render.Tenant]func(){
+			"acme":  func() { l.MaxConcurrent = 1 },
+			"small": func() { l.RenderTime = 5 * time.Second },
+			"free":  func() { l.RenderTime = 0 },
+		}[tenant]; ok {
+			own()
 		}
 		return l
 	}})

@@ -325,7 +325,7 @@ func TestStdioEndOfInput(t *testing.T) {
 	h, started, ended := blocking(t)
 	var out bytes.Buffer
 	in := modernLine("1", "tasks/get", `"taskId":"task_done",`, metaDeclared) + "\r\n\n" + modernLine("2", "tools/list", "", metaPlain)
-	if err := ServeStdio(t.Context(), h, strings.NewReader(in), &out, StdioOptions{}); err != nil {
+	if err := ServeStdio(t.Context(), h, strings.NewReader(in), &out, StdioOptions{DrainTimeout: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
@@ -334,13 +334,36 @@ func TestStdioEndOfInput(t *testing.T) {
 		t.Errorf("%q", lines)
 	}
 
-	c := pipe(t, h, StdioOptions{DrainTimeout: 10 * time.Millisecond})
+	// The end is waited for twice: that of the requests, which fails here, and
+	// that of the interrupted ones, which a slow machine needs time for.
+	c := pipe(t, h, StdioOptions{DrainTimeout: 3 * time.Second})
 	c.send(modernLine("1", "tools/call", `"name":"wait",`, metaPlain))
 	<-started
 	if rest, err := c.end(); len(rest) > 0 || err != nil {
 		t.Errorf("%q, %v", rest, err)
 	}
 	<-ended
+}
+
+// stuckWriter is an output that nobody reads.
+type stuckWriter struct {
+	begun  sync.Once
+	writes chan struct{} // closed when the first write has begun
+	free   chan struct{} // closed when writes may end
+}
+
+func (w *stuckWriter) Write(b []byte) (int, error) {
+	w.begun.Do(func() { close(w.writes) })
+	<-w.free
+	return len(b), nil
+}
+
+// endsAfter is an input that ends when the channel is closed.
+type endsAfter <-chan struct{}
+
+func (c endsAfter) Read([]byte) (int, error) {
+	<-c
+	return 0, io.EOF
 }
 
 type failingWriter struct{}
@@ -363,9 +386,10 @@ func TestStdioLostClient(t *testing.T) {
 	}
 	<-ended
 
-	outR, outW := io.Pipe() // nobody reads
-	defer outR.Close()
-	err := ServeStdio(t.Context(), h, strings.NewReader(modernLine("1", "tools/list", "", metaPlain)), outW, StdioOptions{DrainTimeout: 10 * time.Millisecond})
+	stuck := &stuckWriter{writes: make(chan struct{}), free: make(chan struct{})}
+	defer close(stuck.free)
+	in := io.MultiReader(strings.NewReader(modernLine("1", "tools/list", "", metaPlain)+"\n"), endsAfter(stuck.writes))
+	err := ServeStdio(t.Context(), h, in, stuck, StdioOptions{DrainTimeout: 10 * time.Millisecond})
 	if err == nil || !strings.Contains(err.Error(), "stopped reading") {
 		t.Errorf("ended with %v", err)
 	}

@@ -154,7 +154,7 @@ func (s side) send(b *testing.B, calls []call) (tasks []string) {
 }
 
 func (s side) post(c call) (task string, err error) {
-	req, err := http.NewRequest(http.MethodPost, s.url+"/mcp", bytes.NewReader(c.body)) //nolint:noctx // the client's timeout bounds it
+	req, err := http.NewRequest(http.MethodPost, s.url+"/mcp", bytes.NewReader(c.body))
 	if err != nil {
 		return "", err
 	}
