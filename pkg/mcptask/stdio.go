@@ -291,6 +291,15 @@ func (s *stdio) begin(e envelope, legacy bool) (*stdioCall, bool) {
 	return c, true
 }
 
+// forget makes a request's id free again.
+func (s *stdio) forget(c *stdioCall) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.calls[c.id] == c {
+		delete(s.calls, c.id)
+	}
+}
+
 func (s *stdio) request(data []byte, e envelope) {
 	header, modern := s.sessionHeader(), false
 	if v := (message{params: e.params}).metaVersion(); v != "" {
@@ -341,11 +350,7 @@ func (s *stdio) post(data []byte, c *stdioCall, header http.Header) {
 	s.requests.Go(func() {
 		defer cancel()
 		s.roundTrip(ctx, http.MethodPost, data, header, c)
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.calls[c.id] == c {
-			delete(s.calls, c.id)
-		}
+		s.forget(c)
 	})
 }
 
@@ -398,9 +403,7 @@ func (s *stdio) initialize(data []byte, e envelope) {
 	defer cancel()
 	c.cancel = cancel
 	w := s.roundTrip(ctx, http.MethodPost, data, http.Header{}, c)
-	s.mu.Lock()
-	delete(s.calls, c.id)
-	s.mu.Unlock()
+	s.forget(c)
 	if id := w.header.Get(sessionHeader); id != "" {
 		s.session = &stdioSession{id: id, version: w.negotiated}
 	}
@@ -429,9 +432,15 @@ func (s *stdio) listen() {
 	ctx, cancel := context.WithCancel(s.ctx)
 	s.session.cancel = cancel
 	header := s.sessionHeader()
+	// What comes next may cause a notification, which has nowhere to go before
+	// the stream is open.
+	opened := make(chan struct{})
+	open := sync.OnceFunc(func() { close(opened) })
+	defer func() { <-opened }()
 	s.streams.Go(func() {
+		defer open()
 		for {
-			w := s.roundTrip(ctx, http.MethodGet, nil, header, nil)
+			w := s.stream(ctx, header, open)
 			if w.status != 0 && w.status != http.StatusOK {
 				return // it offers none
 			}
@@ -458,14 +467,28 @@ func (s *stdio) endSession() {
 	s.session = nil
 }
 
+// stream is a round trip of a session's GET stream; open is called when it is
+// open, or came to nothing.
+func (s *stdio) stream(ctx context.Context, header http.Header, open func()) *stdioWriter {
+	w := &stdioWriter{s: s, header: http.Header{}, open: open}
+	s.serveHTTP(ctx, w, http.MethodGet, nil, header)
+	open()
+	return w
+}
+
 // roundTrip lets the handler serve a message and writes what it answers. c is
 // the request to answer, nil for what has no answer.
 func (s *stdio) roundTrip(ctx context.Context, method string, data []byte, header http.Header, c *stdioCall) *stdioWriter {
 	w := &stdioWriter{s: s, call: c, header: http.Header{}}
+	s.serveHTTP(ctx, w, method, data, header)
+	return w
+}
+
+func (s *stdio) serveHTTP(ctx context.Context, w *stdioWriter, method string, data []byte, header http.Header) {
 	r, err := http.NewRequestWithContext(ctx, method, "http://localhost/mcp", bytes.NewReader(data))
 	if err != nil {
 		s.opts.Logger.Error("make a request", "error", err)
-		return w
+		return
 	}
 	r.RequestURI = "/mcp"
 	maps.Copy(r.Header, header)
@@ -480,7 +503,6 @@ func (s *stdio) roundTrip(ctx context.Context, method string, data []byte, heade
 		s.h.ServeHTTP(w, r)
 	}()
 	w.finish()
-	return w
 }
 
 // refuse answers what never reached the handler.
@@ -521,6 +543,7 @@ type stdioWriter struct {
 	header http.Header
 	status int
 	rest   bytes.Buffer // what is not a whole message yet
+	open   func()       // called when the answer begins, if it is a stream; may be nil
 	// negotiated is the version in the answer to initialize.
 	negotiated string
 }
@@ -532,6 +555,9 @@ func (w *stdioWriter) Header() http.Header { return w.header }
 func (w *stdioWriter) WriteHeader(status int) {
 	if w.status == 0 && status >= http.StatusOK {
 		w.status = status
+		if w.open != nil {
+			w.open()
+		}
 	}
 }
 
@@ -598,6 +624,7 @@ func (w *stdioWriter) message(msg []byte) {
 		// An error too, which has no result, is an answer.
 		if _, err := json.Parse(msg, &m, json.DontMatchCaseInsensitiveStructFields); err == nil && len(m.Method) == 0 {
 			c.answered = true
+			w.s.forget(c) // the client may use the id again as soon as it has the answer
 			w.negotiated = m.Result.ProtocolVersion
 		}
 	}
