@@ -33,7 +33,7 @@ func atNATS(url string, a farm.NATSAccess) farm.Endpoints {
 // not tell the secret.
 func wantRefused(t *testing.T, what string, e farm.Endpoints) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	b, err := farm.Dial(ctx, e, farm.DialOptions{})
 	if err == nil {
