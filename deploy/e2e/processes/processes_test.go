@@ -395,18 +395,24 @@ func TestGatewayDrains(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Nothing of the body is taken before the gateway asks for it: a connection
+	// that waits to be accepted would be reset, which is no fault of a drain.
+	req.Header.Set("Expect", "100-continue")
+	transport := &http.Transport{ExpectContinueTimeout: time.Hour}
+	defer transport.CloseIdleConnections()
 	status := make(chan int, 1)
 	go func() {
-		res, err := http.DefaultClient.Do(req)
+		res, err := transport.RoundTrip(req)
 		if err != nil {
 			t.Error(err)
+			_ = body.CloseWithError(err)
 			status <- 0
 			return
 		}
 		defer res.Body.Close()
 		status <- res.StatusCode
 	}()
-	if _, err := in.Write(clip[:len(clip)/2]); err != nil { // it returns when the transport has taken it
+	if _, err := in.Write(clip[:len(clip)/2]); err != nil { // it returns when the gateway reads
 		t.Fatal(err)
 	}
 	front.Signal(syscall.SIGTERM)
