@@ -151,10 +151,13 @@ func (s *submission) create(ctx context.Context) (entry ledger.RenderEntry, crea
 	rec.Slot, rec.Trace, rec.IdempotencyKeyHash, rec.TaskRetention = slot, s.trace, s.keyHash, s.taskRetention
 	entry, err = f.stores.Ledger.CreateRender(ctx, rec)
 	if errors.Is(err, ledger.ErrExists) { // another holder of the same key was faster
-		f.releaseTime(ctx, rec)
 		entry, err = f.stores.Ledger.GetRender(ctx, s.tenant, s.id)
 		if err != nil {
 			return entry, false, unavailable("read the render that another made", err)
+		}
+		// Of two that came in the same millisecond, both have the same hold.
+		if !entry.Record.Created.Equal(rec.Created) {
+			f.releaseTime(ctx, rec)
 		}
 		return entry, false, nil
 	}

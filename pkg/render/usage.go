@@ -11,7 +11,8 @@ import (
 // methods change it in place.
 //
 // What is under way is set aside by a hold, under the id of its render or asset
-// and a time that tells two attempts at the same id apart. Only the hold whose
+// and a time that tells attempts at the same id apart; those of the same time
+// share their hold. Only the hold whose
 // time is that of the record is ever counted, and it is removed as it is: so a
 // render is counted once, whoever settles it and however often.
 type Usage struct {
