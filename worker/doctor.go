@@ -41,8 +41,9 @@ func scripts() []struct{ name, text string } {
 }
 
 // Doctor looks at what this machine has for rendering, by trying it: a listed
-// encoder proves nothing. scratchDir is as in Config. The error is only ctx's.
-func Doctor(ctx context.Context, scratchDir string) ([]Check, error) {
+// encoder proves nothing. scratchDir and devices are as in Config. The error is
+// only ctx's.
+func Doctor(ctx context.Context, scratchDir, devices string) ([]Check, error) {
 	tools, err := ffmpeg.Find(ctx)
 	if err != nil {
 		return []Check{{Name: "ffmpeg", Needed: true, Detail: err.Error(), Fix: ffmpegPackages}}, ctx.Err() //nolint:wrapcheck // ctx's own
@@ -55,6 +56,11 @@ func Doctor(ctx context.Context, scratchDir string) ([]Check, error) {
 	for _, name := range encoder.Pictures() {
 		checks = append(checks, tryEncoder(ctx, tools, dir, name))
 	}
+	hardware, err := tryDevices(ctx, tools, dir, devices)
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	checks = append(checks, hardware...)
 	for _, name := range encoder.Sounds() {
 		c := Check{Name: "encoder " + name, Needed: needed(name), OK: tools.HasEncoder(name), Detail: "for sound"}
 		if !c.OK {
@@ -114,6 +120,35 @@ func tryEncoder(ctx context.Context, tools *ffmpeg.Tools, dir, name string) Chec
 	}
 	c.OK = true
 	return c
+}
+
+// tryDevices tries what each device can do, whatever a worker remembers of it.
+// Nothing here is needed: without it, renders are encoded on processors.
+func tryDevices(ctx context.Context, tools *ffmpeg.Tools, dir, setting string) ([]Check, error) {
+	const name = "hardware encoders"
+	devices, err := encoder.Devices(setting, devicesDir)
+	if err != nil {
+		return []Check{{Name: name, Detail: err.Error(), Fix: "correct the setting devices"}}, nil //nolint:nilerr // it is the finding
+	}
+	if len(devices) == 0 {
+		return []Check{{Name: name, OK: true, Detail: "there is no graphics device; renders are encoded on processors"}}, nil
+	}
+	found, err := encoder.Prover{Tools: tools, Scratch: dir}.Prove(ctx, devices)
+	if err != nil {
+		return nil, err
+	}
+	var checks []Check
+	for _, f := range found {
+		c := Check{Name: "encoder " + f.Encoder, OK: f.Err == nil, Detail: f.Device.String() + " encodes 640×360, and it decodes to the same"}
+		if f.Err != nil {
+			c.Detail, c.Fix = f.Device.String()+": "+f.Err.Error(), "see docs/hardware.md, or leave the device out by the setting devices"
+		}
+		checks = append(checks, c)
+	}
+	if len(checks) == 0 {
+		checks = append(checks, Check{Name: name, Detail: fmt.Sprintf("ffmpeg %s was built without an encoder for %v", tools.Version, devices), Fix: "install an ffmpeg with one"})
+	}
+	return checks, nil
 }
 
 func tryFonts(ctx context.Context, tools *ffmpeg.Tools, dir, name, text string) Check {

@@ -62,6 +62,10 @@ type Config struct {
 	// ScratchFree is how many bytes must be free where ScratchDir is for the
 	// worker to take work. Defaults to 512 MiB.
 	ScratchFree int64
+	// Devices are the graphics devices that encode: "auto" for those that there
+	// are, "none", or a list such as "nvidia:0,dri:/dev/dri/renderD128". Each of
+	// them is tried at start. Defaults to auto.
+	Devices string
 	// Policy bounds plans.
 	Policy render.Policy
 	// Grace is how long running stages may go on after the worker was asked
@@ -75,6 +79,9 @@ type Config struct {
 
 // fetchWait is how long one pull waits for work.
 const fetchWait = 10 * time.Second
+
+// devicesDir is where device nodes are.
+const devicesDir = "/dev"
 
 // beatEvery is how often a worker says that it lives.
 const beatEvery = 10 * time.Second
@@ -112,6 +119,16 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return fmt.Errorf("open scratch: %w", err)
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
+	devices, err := proveDevices(ctx, cfg, tools, dir.Path())
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil // it was told to end before it began
+		}
+		return err
+	}
+	for _, d := range devices {
+		found = append(found, d.encoders()...)
+	}
 	operators, err := serveOperators(ctx, cfg)
 	if err != nil {
 		return err
@@ -133,7 +150,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return fmt.Errorf("make metrics: %w", err)
 	}
 	w := &worker{
-		cfg: cfg, log: cfg.Logger.With("worker", cfg.ID), started: time.Now(), encoders: found,
+		cfg: cfg, log: cfg.Logger.With("worker", cfg.ID), started: time.Now(), encoders: distinct(found),
 		farm:    farm.New(backends.Stores, farm.Config{Role: access.Worker, Policy: cfg.Policy, Tuning: cfg.Tuning, Metrics: metrics, Logger: cfg.Logger, Holder: cfg.ID}),
 		stores:  backends.Stores,
 		running: map[*farm.Claim]struct{}{},

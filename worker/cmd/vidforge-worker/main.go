@@ -29,6 +29,7 @@ func flags(fs *flag.FlagSet, c *worker.Config) {
 	fs.StringVar(&c.OpsListen, "ops-listen", "127.0.0.1:8082", "`address` of /healthz, /readyz and /metrics; empty: none")
 	fs.IntVar(&c.Slots, "slots", 2, "encoding stages at once")
 	fs.IntVar(&c.PreviewSlots, "preview-slots", 1, "short stages (probe, preview, plan) at once beside them")
+	fs.StringVar(&c.Devices, "devices", "auto", "graphics `devices` that encode: auto, none, or a list such as nvidia:0,dri:/dev/dri/renderD128")
 	fs.StringVar(&c.ScratchDir, "scratch-dir", "", "`directory` for the files of running jobs (default: the system's)")
 	fs.Int64Var(&c.ScratchFree, "scratch-free", 512<<20, "`bytes` that must be free there for the worker to take work")
 	fs.DurationVar(&c.Grace, "grace", 25*time.Second, "how long running stages may go on after SIGTERM before they are handed back")

@@ -4,14 +4,11 @@
 package encoder
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math"
-	"path/filepath"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/vidforge/vidforge/pkg/render"
 	"github.com/vidforge/vidforge/worker/internal/ffmpeg"
@@ -44,7 +41,8 @@ type Picture struct {
 	Threads int
 }
 
-// Video returns the arguments of a video encoder for one segment.
+// Video returns the arguments of a software encoder for one segment; those of a
+// device come from its Offer.
 func Video(name string, p Picture) ([]string, error) {
 	preset := PresetOf(p.Quality)
 	args := []string{"-c:v", name}
@@ -73,11 +71,16 @@ func Video(name string, p Picture) ([]string, error) {
 	default:
 		return nil, fmt.Errorf("%w %q", ErrUnknown, name)
 	}
-	args = append(args, "-g", strconv.Itoa(max(1, int(math.Round(p.Rate.Float()*keyframeSeconds)))))
+	args = append(args, "-g", strconv.Itoa(keyframes(p.Rate)))
 	if p.Threads > 0 {
 		args = append(args, "-threads:v", strconv.Itoa(p.Threads))
 	}
 	return args, nil
+}
+
+// keyframes is the distance between two keyframes in frames.
+func keyframes(rate render.Rational) int {
+	return max(1, int(math.Round(rate.Float()*keyframeSeconds)))
 }
 
 func kbps(n int) string { return strconv.Itoa(n) + "k" }
@@ -121,7 +124,7 @@ func Audio(codec string, q render.Quality, channels int) (Sound, error) {
 // Args are the encoder's arguments.
 func (s Sound) Args() []string { return []string{"-c:a", s.Encoder, "-b:a", kbps(s.Kbps)} }
 
-// Pictures lists the video encoders that this version drives.
+// Pictures lists the software encoders of video that this version drives.
 func Pictures() []string { return []string{x264, vp9} }
 
 // Sounds lists those of sound.
@@ -143,50 +146,6 @@ func Found(t *ffmpeg.Tools) (found, missing []string) {
 func Require(t *ffmpeg.Tools, name string) error {
 	if !t.HasEncoder(name) {
 		return fmt.Errorf("%w: ffmpeg %s was built without %s", ErrUnknown, t.Version, name)
-	}
-	return nil
-}
-
-// The try-encode: long enough for B-frames and lookahead, small enough for
-// every machine.
-const (
-	tryWidth   = 640
-	tryHeight  = 360
-	tryFrames  = 60
-	tryTimeout = 30 * time.Second
-	tryFile    = "encoder-try.mp4"
-)
-
-// Try really encodes a short picture with a video encoder, in dir, and decodes
-// it back. That an encoder is listed proves nothing.
-func Try(ctx context.Context, t *ffmpeg.Tools, dir, name string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, tryTimeout, fmt.Errorf("encoder %s took longer than %s", name, tryTimeout))
-	defer cancel()
-	args, err := Video(name, Picture{Quality: render.QualityDraft, Width: tryWidth, Height: tryHeight, Rate: render.Rational{Num: 30, Den: 1}})
-	if err != nil {
-		return fmt.Errorf("try encoder: %w", err)
-	}
-	made, err := t.Run(ctx, ffmpeg.Cmd{
-		Name:   "try encoder",
-		Dir:    dir,
-		Inputs: []ffmpeg.Input{{Path: fmt.Sprintf("testsrc2=size=%dx%d:rate=30", tryWidth, tryHeight), Formats: ffmpeg.CanvasFormats, Format: "lavfi"}},
-		Args: append(append([]string{"-frames:v", strconv.Itoa(tryFrames), "-pix_fmt", "yuv420p"}, args...),
-			"-f", "mp4", "file:"+tryFile),
-	})
-	if err != nil {
-		return fmt.Errorf("try encoder %s: %w", name, err)
-	}
-	read, err := t.Run(ctx, ffmpeg.Cmd{
-		Name:   "try encoder",
-		Dir:    dir,
-		Inputs: []ffmpeg.Input{{Path: filepath.Join(dir, tryFile), Options: []string{"-err_detect", "explode"}}},
-		Args:   []string{"-xerror", "-map", "0:v:0", "-fps_mode", "passthrough", "-f", "null", "-"},
-	})
-	if err != nil {
-		return fmt.Errorf("try encoder %s: decode its output: %w", name, err)
-	}
-	if made.Frames() != tryFrames || read.Frames() != tryFrames {
-		return fmt.Errorf("try encoder %s: %d of %d frames encoded, %d decoded", name, made.Frames(), tryFrames, read.Frames())
 	}
 	return nil
 }

@@ -49,6 +49,9 @@ type Cmd struct {
 	Args []string
 	// LogLevel is ffmpeg's; defaults to warning.
 	LogLevel string
+	// Device tells that the run opens a graphics device: drivers reserve more
+	// addresses than there is memory, for which the limit makes room.
+	Device bool
 
 	// Watch and Stall (defaults to DefaultStall) set the watchdog; OnProgress
 	// is called about twice a second, never concurrently. ffmpeg only.
@@ -129,7 +132,7 @@ func (t *Tools) Run(ctx context.Context, c Cmd) (Result, error) {
 			c.OnProgress(p)
 		}
 	}}
-	p := process{program: t.FFmpeg, name: c.Name, dir: c.Dir, args: ffmpegArgs(c), stdout: out}
+	p := process{program: t.FFmpeg, name: c.Name, dir: c.Dir, args: ffmpegArgs(c), stdout: out, device: c.Device}
 	if c.Watch != WatchNothing {
 		p.alive, p.stall = alive, c.Stall
 		if p.stall <= 0 {
@@ -174,6 +177,7 @@ type process struct {
 	stdout             io.Writer
 	alive              <-chan struct{} // a value for each sign of life
 	stall              time.Duration   // 0: no watchdog
+	device             bool            // opens a graphics device
 }
 
 func (t *Tools) run(ctx context.Context, p process) (Result, error) {
@@ -202,7 +206,11 @@ func (t *Tools) run(ctx context.Context, p process) (Result, error) {
 	if err := cmd.Start(); err != nil {
 		return res, fmt.Errorf("start %s: %w", filepath.Base(p.program), err)
 	}
-	if err := sandbox.Confine(cmd.Process.Pid, t.Limits); err != nil {
+	limits := t.Limits
+	if p.device {
+		limits.AddressSpace = 0
+	}
+	if err := sandbox.Confine(cmd.Process.Pid, limits); err != nil {
 		signalGroup(cmd.Process.Pid, syscall.SIGKILL)
 		return res, errors.Join(fmt.Errorf("%s: %w", p.name, err), cmd.Wait())
 	}
@@ -278,14 +286,17 @@ func (t *Tools) supervise(ctx context.Context, p process, pid int, failed, ended
 // left is no error, and for anything else there is nothing more to do.
 func signalGroup(pid int, s syscall.Signal) { _ = syscall.Kill(-pid, s) }
 
-// environment of every child: nothing but what finding libraries and fonts
-// needs.
+// environment of every child: nothing but what finding libraries, fonts and
+// the drivers of graphics devices needs.
 func environment(dir string) []string {
 	env := []string{"LC_ALL=C.UTF-8", "AV_LOG_FORCE_NOCOLOR=1"}
 	if dir != "" {
 		env = append(env, "HOME="+dir, "TMPDIR="+dir)
 	}
-	for _, name := range []string{"LD_LIBRARY_PATH", "FONTCONFIG_FILE", "FONTCONFIG_PATH"} {
+	for _, name := range []string{
+		"LD_LIBRARY_PATH", "FONTCONFIG_FILE", "FONTCONFIG_PATH",
+		"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "LIBVA_DRIVER_NAME", "LIBVA_DRIVERS_PATH", "ONEVPL_SEARCH_PATH",
+	} {
 		if v, ok := os.LookupEnv(name); ok {
 			env = append(env, name+"="+v)
 		}

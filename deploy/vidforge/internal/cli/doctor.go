@@ -26,7 +26,7 @@ func (a *app) doctor() *cobra.Command {
 		Use:   "doctor",
 		Short: "Check what this machine has for rendering",
 		Long: `Check what this machine has for rendering: ffmpeg, each encoder by trying it,
-fonts by drawing with them, the space for data, and the server that --server
+those of graphics devices too, fonts by drawing with them, the space for data, and the server that --server
 names or that runs in the data directory.
 
 ` + exitCodes,
@@ -54,7 +54,7 @@ func (c *connection) examine(ctx context.Context) ([]worker.Check, error) {
 	if err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
-	checks, err := worker.Doctor(ctx, existing(dir))
+	checks, err := worker.Doctor(ctx, existing(dir), "")
 	if err != nil {
 		return nil, err
 	}
