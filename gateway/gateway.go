@@ -71,6 +71,9 @@ type Config struct {
 	// OAuthLeeway is how far the clocks of issuers may be off, up to 10 minutes.
 	// Defaults to 1 minute.
 	OAuthLeeway time.Duration
+	// Hardware says whether renders are encoded on graphics hardware: prefer (the
+	// default), require or never; see render.Hardware.
+	Hardware string
 	// ApprovalPolicy says who decides on watermark previews of tenants that have
 	// no policy of their own in KeysFile: "agent", the default, or "human", with
 	// which only a person who signed in on the approval page does.
@@ -218,6 +221,9 @@ func (c Config) validate() error {
 	if w := render.Window(c.RenderWindow); w != "" && w != render.WindowDay && w != render.WindowMonth {
 		return fmt.Errorf("invalid RenderWindow %q: must be day or month", c.RenderWindow)
 	}
+	if _, err := render.ParseHardware(c.Hardware); err != nil {
+		return fmt.Errorf("invalid Hardware: %w", err)
+	}
 	if c.MaxConcurrent < 0 || c.RenderMinutes < 0 || c.MaxAssetBytes < 0 || c.MaxPresignBytes < 0 || c.SweepEvery < 0 || c.AssetRetention < 0 || c.StallTimeout < 0 || c.DrainDelay < 0 || c.ShutdownTimeout < 0 {
 		return errors.New("limits and times cannot be negative")
 	}
@@ -306,6 +312,7 @@ func run(ctx context.Context, c Config, operators *ops.Server) error {
 			return errors.Join(err, backends.Close())
 		}
 		f := farm.New(backends.Stores, farm.Config{
+			Hardware:   render.Hardware(c.Hardware),
 			RenderTime: time.Duration(c.RenderMinutes) * time.Minute, RenderWindow: render.Window(c.RenderWindow), LimitsOf: own,
 			MaxConcurrent: c.MaxConcurrent, MaxAssetBytes: c.MaxAssetBytes, AssetRetention: c.AssetRetention, PresignTTL: c.PresignTTL,
 			MaxPresignBytes: c.MaxPresignBytes, OrphanAge: c.OrphanAge, SweepEvery: c.SweepEvery, Tuning: c.Tuning, Metrics: metrics, Logger: c.Logger,

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -119,15 +120,13 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return fmt.Errorf("open scratch: %w", err)
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
-	devices, err := proveDevices(ctx, cfg, tools, dir.Path())
+	prover := encoder.Prover{Tools: tools, Scratch: dir.Path(), Cache: encoder.CacheFile(filepath.Dir(dir.Path()))}
+	devices, err := proveDevices(ctx, cfg, prover)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil // it was told to end before it began
 		}
 		return err
-	}
-	for _, d := range devices {
-		found = append(found, d.encoders()...)
 	}
 	operators, err := serveOperators(ctx, cfg)
 	if err != nil {
@@ -150,7 +149,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return fmt.Errorf("make metrics: %w", err)
 	}
 	w := &worker{
-		cfg: cfg, log: cfg.Logger.With("worker", cfg.ID), started: time.Now(), encoders: distinct(found),
+		cfg: cfg, log: cfg.Logger.With("worker", cfg.ID), started: time.Now(), encoders: found, devices: devices, prover: prover,
 		farm:    farm.New(backends.Stores, farm.Config{Role: access.Worker, Policy: cfg.Policy, Tuning: cfg.Tuning, Metrics: metrics, Logger: cfg.Logger, Holder: cfg.ID}),
 		stores:  backends.Stores,
 		running: map[*farm.Claim]struct{}{},
@@ -228,8 +227,10 @@ type worker struct {
 	cfg     Config
 	log     *slog.Logger
 	started time.Time
-	// encoders are those that this machine's ffmpeg has.
+	// encoders are the software encoders that this machine's ffmpeg has.
 	encoders []string
+	devices  []*device
+	prover   encoder.Prover
 	farm     *farm.Farm
 	stores   farm.Stores
 	runner   *stage.Runner
@@ -260,17 +261,21 @@ func (w *worker) run(ctx context.Context) error {
 		time.AfterFunc(w.cfg.Grace, kill)
 	})
 	defer stop()
+	w.register(ctx) // before it takes work: plans depend on who is there
 	var g errgroup.Group
 	for range w.cfg.PreviewSlots {
-		g.Go(func() error { w.slot(ctx, work, render.ClassPreview); return nil })
+		g.Go(func() error { w.slot(ctx, work, render.ClassPreview, nil); return nil })
 	}
 	for range w.cfg.Slots {
-		g.Go(func() error { w.slot(ctx, work, render.ClassCPU); return nil })
+		g.Go(func() error { w.slot(ctx, work, render.ClassCPU, nil); return nil })
+	}
+	for _, d := range w.devices {
+		g.Go(func() error { w.slot(ctx, work, render.ClassGPU, d); return nil })
 	}
 	g.Go(func() error { w.beat(ctx); return nil })
 	g.Go(func() error { w.blobs.Run(ctx); return nil })
 	g.Go(func() error { w.space.Run(ctx); return nil })
-	w.log.InfoContext(ctx, "worker takes work", "slots", w.cfg.Slots, "preview_slots", w.cfg.PreviewSlots)
+	w.log.InfoContext(ctx, "worker takes work", "slots", w.cfg.Slots, "preview_slots", w.cfg.PreviewSlots, "devices", len(w.devices))
 	w.ops.Ready(w.check)
 	if w.cfg.Ready != nil {
 		w.cfg.Ready()
@@ -283,8 +288,8 @@ func (w *worker) run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// slot does one piece of work after the other.
-func (w *worker) slot(ctx, work context.Context, class render.Class) {
+// slot does one piece of work after the other, on a device if it is one's slot.
+func (w *worker) slot(ctx, work context.Context, class render.Class, d *device) {
 	for failures := 0; ctx.Err() == nil; {
 		if !w.open(ctx) {
 			continue
@@ -293,7 +298,9 @@ func (w *worker) slot(ctx, work context.Context, class render.Class) {
 		switch {
 		case err == nil:
 			failures = 0
-			w.carryOut(work, c)
+			if err := w.carryOut(work, c, w.runnerFor(d)); d != nil && deviceFailed(err) {
+				w.mend(ctx, d)
+			}
 		case errors.Is(err, jobs.ErrNone), ctx.Err() != nil:
 			failures = 0
 		case storeAway(err): // needed to settle what others left half done
@@ -326,7 +333,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-func (w *worker) carryOut(work context.Context, c *farm.Claim) {
+func (w *worker) carryOut(work context.Context, c *farm.Claim, runner *stage.Runner) error {
 	w.mu.Lock()
 	w.running[c] = struct{}{}
 	w.mu.Unlock()
@@ -337,7 +344,8 @@ func (w *worker) carryOut(work context.Context, c *farm.Claim) {
 		delete(w.running, c)
 		w.mu.Unlock()
 	}()
-	switch err := w.runner.Run(work, c); {
+	err := runner.Run(work, c)
+	switch {
 	case err == nil:
 		w.blobs.Passed()
 		w.space.Passed()
@@ -346,6 +354,7 @@ func (w *worker) carryOut(work context.Context, c *farm.Claim) {
 	case storeAway(err):
 		w.blobs.Close(err)
 	}
+	return err
 }
 
 // storeAway reports whether the object store is to blame.
@@ -364,22 +373,27 @@ func (w *worker) interrupt(id render.ID) {
 	}
 }
 
-// beat registers the worker, again and again.
+// beat registers the worker again and again.
 func (w *worker) beat(ctx context.Context) {
 	ticker := time.NewTicker(beatEvery)
 	defer ticker.Stop()
 	for {
-		err := w.stores.Progress.Beat(ctx, progress.Worker{
-			ID: w.cfg.ID, Version: w.cfg.Version, Classes: []render.Class{render.ClassPreview, render.ClassCPU},
-			Slots: w.cfg.Slots, Busy: int(w.busy.Load()), Encoders: w.encoders, Started: w.started, Seen: time.Now(),
-		})
-		if err != nil && ctx.Err() == nil {
-			w.log.DebugContext(ctx, "register", "error", err)
-		}
 		select {
 		case <-ticker.C:
+			w.register(ctx)
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+func (w *worker) register(ctx context.Context) {
+	classes, encoders := w.abilities()
+	err := w.stores.Progress.Beat(ctx, progress.Worker{
+		ID: w.cfg.ID, Version: w.cfg.Version, Classes: classes,
+		Slots: w.cfg.Slots + len(w.devices), Busy: int(w.busy.Load()), Encoders: encoders, Started: w.started, Seen: time.Now(),
+	})
+	if err != nil && ctx.Err() == nil {
+		w.log.DebugContext(ctx, "register", "error", err)
 	}
 }

@@ -102,7 +102,7 @@ func (f *Farm) settle(ctx context.Context, rec *render.Record) error {
 	}
 	msgs := make([]jobs.Message, 0, len(works))
 	for _, w := range works {
-		msgs = append(msgs, jobs.Message{Work: w, Trace: rec.Trace})
+		msgs = append(msgs, jobs.Message{Work: w, Class: rec.ClassOf(w), Trace: rec.Trace})
 	}
 	if err := f.stores.Jobs.Enqueue(ctx, msgs...); err != nil {
 		return fmt.Errorf("publish stage %s: %w", rec.Step, err)
@@ -215,7 +215,7 @@ func (f *Farm) due(ctx context.Context, rec *render.Record) (render.Event, error
 			return nil, unavailable("count results", err)
 		}
 		if n < rec.Plan.EncodeWorks() {
-			return nil, nil
+			return f.withoutHardware(ctx, rec), nil
 		}
 		return render.Encoded{Generation: rec.Generation}, nil
 	case render.StepPreview, render.StepPlan, render.StepAssemble:

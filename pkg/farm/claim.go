@@ -294,6 +294,9 @@ func (c *Claim) beatOnce(ctx context.Context) error {
 // signal that came faster than the next beat.
 func (c *Claim) Interrupt() { c.cancel(ErrNoLongerWanted) }
 
+// Workers lists the workers that are alive, as far as it is known.
+func (c *Claim) Workers(ctx context.Context) ([]progress.Worker, error) { return c.farm.Workers(ctx) }
+
 // Report sends a progress sample; the claim fills in who and what. It never
 // fails the work: the numbers are disposable.
 func (c *Claim) Report(ctx context.Context, s progress.Sample) {
@@ -436,7 +439,7 @@ func (c *Claim) failJob(ctx context.Context, e *render.Error) error {
 	failpoint.Hit(failpoint.FailClosed)
 	c.farm.log.WarnContext(ctx, "stage failed", "render_id", c.Work.Owner(), "stage", c.Work.Stage, "attempt", c.Number, "error", e)
 	defer c.release(ctx)
-	if c.farm.exhausted(h) != "" {
+	if c.farm.exhausted(h) != "" || c.fallsBack() && c.Work.Stage == render.StageSegment {
 		failure := failureOf(e, c.Work.Stage)
 		failure.Temporary = true
 		return c.giveUp(ctx, failure)
@@ -465,10 +468,18 @@ func failureOf(e *render.Error, stage render.Stage) *render.Failure {
 // encoder's last lines ([]string) into the render's failure.
 const DetailLogTail = "log_tail"
 
-// giveUp buries the work and fails the render (or marks the asset), then
-// acknowledges.
+// fallsBack reports whether the render begins its encoding again, without
+// hardware, when this work is given up: whatever the failure looks like, if it
+// is the source's it comes again.
+func (c *Claim) fallsBack() bool {
+	return c.Record != nil && c.Record.FallsBack() && (c.Work.Stage == render.StageSegment || c.Work.Stage == render.StageAssemble)
+}
+
+// giveUp buries the work and fails the render (or marks the asset, or begins
+// without hardware), then acknowledges.
 func (c *Claim) giveUp(ctx context.Context, failure *render.Failure) error {
-	if describe := render.Describe(failure.Code); describe.Temporary {
+	back := c.fallsBack()
+	if describe := render.Describe(failure.Code); describe.Temporary && !back {
 		if err := c.farm.stores.Jobs.Bury(ctx, jobs.DeadLetter{Work: c.Work, Reason: failure.Reason, Failure: failure, At: c.farm.now()}); err != nil {
 			return fmt.Errorf("bury: %w", err)
 		}
@@ -484,6 +495,9 @@ func (c *Claim) giveUp(ctx context.Context, failure *render.Failure) error {
 	entry, _, err := c.farm.change(ctx, c.Work.Tenant, c.Work.Task, func(rec *render.Record) render.Event {
 		if !rec.Wants(c.Work) {
 			return nil
+		}
+		if back {
+			return render.Restarted{Generation: c.Work.Generation, Reason: failure.Message}
 		}
 		return render.Failed{Failure: *failure}
 	})

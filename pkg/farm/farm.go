@@ -57,6 +57,9 @@ type Config struct {
 	SweepEvery time.Duration
 	// Policy bounds plans. Defaults to one segment a render.
 	Policy render.Policy
+	// Hardware is what submitted renders may be encoded on. Defaults to
+	// render.HardwarePrefer.
+	Hardware render.Hardware
 	// Role of this process. A worker moves records on, and leaves to gateways
 	// what it has no right to: assets, slots, timers, ended pauses, deletions.
 	// Defaults to one that does everything.
@@ -154,6 +157,7 @@ type Farm struct {
 	cfg    Config
 	log    *slog.Logger
 	hub    *hub
+	gone   gone
 	// readyName is the lease that Ready takes, this Farm's own.
 	readyName string
 }
@@ -161,6 +165,7 @@ type Farm struct {
 // New makes a farm over open stores. It starts nothing; see Run.
 func New(s Stores, c Config) *Farm {
 	c.MaxConcurrent = cmp.Or(c.MaxConcurrent, 16)
+	c.Hardware = cmp.Or(c.Hardware, render.HardwarePrefer)
 	c.RenderWindow = cmp.Or(c.RenderWindow, render.WindowMonth)
 	c.MaxAssetBytes = cmp.Or(c.MaxAssetBytes, 16<<30)
 	c.AssetRetention = cmp.Or(c.AssetRetention, 7*24*time.Hour)
@@ -180,7 +185,7 @@ func New(s Stores, c Config) *Farm {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	return &Farm{stores: s, cfg: c, log: c.Logger, hub: newHub(), readyName: "ready-" + render.NewAttemptID()}
+	return &Farm{stores: s, cfg: c, log: c.Logger, hub: newHub(), gone: gone{since: map[string]time.Time{}}, readyName: "ready-" + render.NewAttemptID()}
 }
 
 // Limits returns the limits that a client may be told.

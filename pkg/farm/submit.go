@@ -25,6 +25,7 @@ func (f *Farm) Submit(ctx context.Context, tenant render.Tenant, s Submission) (
 	if err != nil {
 		return nil, false, err
 	}
+	spec.Hardware = f.cfg.Hardware
 	ctx, cancel := detached(ctx)
 	defer cancel()
 	sub := &submission{farm: f, tenant: tenant, spec: spec, trace: s.Trace, id: render.NewID(),

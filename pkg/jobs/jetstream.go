@@ -270,7 +270,7 @@ func (q *JetStream) Enqueue(ctx context.Context, msgs ...Message) error {
 		if err != nil {
 			return fmt.Errorf("enqueue: %w", err)
 		}
-		o := owned{m.Work.Stage.Class(), m.Work.Tenant.Key() + "." + m.Work.Owner()}
+		o := owned{m.InClass(), m.Work.Tenant.Key() + "." + m.Work.Owner()}
 		byOwner[o] = append(byOwner[o], staged{m.Work.Stage, msg})
 	}
 	for o, list := range byOwner {
@@ -295,7 +295,7 @@ func (q *JetStream) encode(m Message) (*nats.Msg, error) {
 	if err != nil {
 		return nil, err
 	}
-	msg := &nats.Msg{Subject: q.root + "backlog." + string(m.Work.Stage.Class()) + "." + key, Data: data, Header: nats.Header{}}
+	msg := &nats.Msg{Subject: q.root + "backlog." + string(m.InClass()) + "." + key, Data: data, Header: nats.Header{}}
 	telemetry.Keep(telemetry.NATSCarrier(msg.Header), m.Trace)
 	return msg, nil
 }

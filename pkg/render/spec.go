@@ -120,6 +120,8 @@ type Spec struct {
 	// RequireApproval is false where there is no watermark, so that specs
 	// which mean the same are equal.
 	RequireApproval bool `json:"require_approval"`
+	// Hardware is the farm's choice at submit, and not among the arguments.
+	Hardware Hardware `json:"-"`
 }
 
 // NeedsApproval reports whether the render pauses for a person.

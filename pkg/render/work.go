@@ -1,6 +1,9 @@
 package render
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Outcome is how an attempt ended.
 type Outcome string
@@ -61,11 +64,16 @@ type Binding struct {
 // Message is a piece of work on its way to a worker.
 type Message struct {
 	Work Work
+	// Class is the queue; "" leaves it to the work's stage.
+	Class Class
 	// Trace is the W3C context of whoever caused the work.
 	Trace TraceContext
 	// Enqueued is set by the queue.
 	Enqueued time.Time
 }
+
+// InClass is the queue of the message.
+func (m Message) InClass() Class { return cmp.Or(m.Class, m.Work.Stage.Class()) }
 
 // Timer is a hint that something is due. Timers may fire late, twice, or not
 // at all when their stream was lost; reconciliation finds what is overdue.

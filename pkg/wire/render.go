@@ -111,6 +111,7 @@ func fromSpec(s render.Spec) *vidforgev1.Spec {
 		Resolution:      fromEnum[vidforgev1.Resolution](s.Resolution),
 		Quality:         fromEnum[vidforgev1.Quality](s.Quality),
 		RequireApproval: s.RequireApproval,
+		Hardware:        fromEnum[vidforgev1.Hardware](s.Hardware),
 	}
 	if w := s.Watermark; w != nil {
 		p.Watermark = &vidforgev1.Watermark{
@@ -131,6 +132,7 @@ func (d *decoder) spec(p *vidforgev1.Spec) render.Spec {
 		Resolution:      toEnum[render.Resolution](d, "spec.resolution", p.GetResolution()),
 		Quality:         toEnum[render.Quality](d, "spec.quality", p.GetQuality()),
 		RequireApproval: p.GetRequireApproval(),
+		Hardware:        toEnum[render.Hardware](d, "spec.hardware", p.GetHardware()),
 	}
 	if w := p.GetWatermark(); w != nil {
 		s.Watermark = &render.Watermark{

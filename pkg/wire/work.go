@@ -9,13 +9,13 @@ import (
 
 // FromMessage maps a stage message.
 func FromMessage(m render.Message) *vidforgev1.StageMessage {
-	return &vidforgev1.StageMessage{Work: fromWork(m.Work), Trace: fromTrace(m.Trace), EnqueueTime: fromTime(m.Enqueued)}
+	return &vidforgev1.StageMessage{Work: fromWork(m.Work), Class: fromEnum[vidforgev1.Class](m.Class), Trace: fromTrace(m.Trace), EnqueueTime: fromTime(m.Enqueued)}
 }
 
 // ToMessage is the reverse of FromMessage.
 func ToMessage(p *vidforgev1.StageMessage) (render.Message, error) {
 	var d decoder
-	m := render.Message{Work: d.work(p.GetWork()), Trace: toTrace(p.GetTrace()), Enqueued: d.time("enqueue_time", p.GetEnqueueTime())}
+	m := render.Message{Work: d.work(p.GetWork()), Class: toEnum[render.Class](&d, "class", p.GetClass()), Trace: toTrace(p.GetTrace()), Enqueued: d.time("enqueue_time", p.GetEnqueueTime())}
 	if d.err != nil {
 		return render.Message{}, d.err
 	}

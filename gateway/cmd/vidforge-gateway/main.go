@@ -76,6 +76,7 @@ func flags(fs *flag.FlagSet, c *gateway.Config) {
 	fs.IntVar(&c.MaxConcurrent, "max-concurrent", 0, "unfinished renders of a tenant (default 16)")
 	fs.IntVar(&c.RenderMinutes, "render-minutes", 0, "minutes of finished video that a tenant may make in a render-window (default: no limit)")
 	fs.StringVar(&c.RenderWindow, "render-window", "month", "when render-minutes begin anew, in UTC: `day` or month")
+	fs.StringVar(&c.Hardware, "hardware", "prefer", "whether graphics `devices` encode: prefer, require or never")
 	fs.DurationVar(&c.StallTimeout, "stall-timeout", 0, "how long a body or an answer may stand still (default 1m)")
 	fs.Int64Var(&c.MaxAssetBytes, "max-asset-bytes", 0, "largest upload in bytes (default 16 GiB)")
 	fs.DurationVar(&c.AssetRetention, "asset-retention", 0, "how long an upload is kept (default 168h)")

@@ -30,7 +30,9 @@ type StageMessage struct {
 	// Context of whoever caused the work.
 	Trace *TraceContext `protobuf:"bytes,2,opt,name=trace,proto3" json:"trace,omitempty"`
 	// When it was published.
-	EnqueueTime   *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=enqueue_time,json=enqueueTime,proto3" json:"enqueue_time,omitempty"`
+	EnqueueTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=enqueue_time,json=enqueueTime,proto3" json:"enqueue_time,omitempty"`
+	// The queue, where it is not that of the stage.
+	Class         Class `protobuf:"varint,4,opt,name=class,proto3,enum=vidforge.v1.Class" json:"class,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -84,6 +86,13 @@ func (x *StageMessage) GetEnqueueTime() *timestamppb.Timestamp {
 		return x.EnqueueTime
 	}
 	return nil
+}
+
+func (x *StageMessage) GetClass() Class {
+	if x != nil {
+		return x.Class
+	}
+	return Class_CLASS_UNSPECIFIED
 }
 
 // Timer is a hint that something is due.
@@ -473,11 +482,12 @@ var File_vidforge_v1_message_proto protoreflect.FileDescriptor
 
 const file_vidforge_v1_message_proto_rawDesc = "" +
 	"\n" +
-	"\x19vidforge/v1/message.proto\x12\vvidforge.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18vidforge/v1/render.proto\x1a\x16vidforge/v1/work.proto\"\xa5\x01\n" +
+	"\x19vidforge/v1/message.proto\x12\vvidforge.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18vidforge/v1/render.proto\x1a\x16vidforge/v1/work.proto\"\xcf\x01\n" +
 	"\fStageMessage\x12%\n" +
 	"\x04work\x18\x01 \x01(\v2\x11.vidforge.v1.WorkR\x04work\x12/\n" +
 	"\x05trace\x18\x02 \x01(\v2\x19.vidforge.v1.TraceContextR\x05trace\x12=\n" +
-	"\fenqueue_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\venqueueTime\"\x83\x01\n" +
+	"\fenqueue_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\venqueueTime\x12(\n" +
+	"\x05class\x18\x04 \x01(\x0e2\x12.vidforge.v1.ClassR\x05class\"\x83\x01\n" +
 	"\x05Timer\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x17\n" +
 	"\atask_id\x18\x02 \x01(\tR\x06taskId\x12\x12\n" +
@@ -539,27 +549,28 @@ var file_vidforge_v1_message_proto_goTypes = []any{
 	(*Work)(nil),                  // 5: vidforge.v1.Work
 	(*TraceContext)(nil),          // 6: vidforge.v1.TraceContext
 	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
-	(*Failure)(nil),               // 8: vidforge.v1.Failure
-	(Class)(0),                    // 9: vidforge.v1.Class
+	(Class)(0),                    // 8: vidforge.v1.Class
+	(*Failure)(nil),               // 9: vidforge.v1.Failure
 }
 var file_vidforge_v1_message_proto_depIdxs = []int32{
 	5,  // 0: vidforge.v1.StageMessage.work:type_name -> vidforge.v1.Work
 	6,  // 1: vidforge.v1.StageMessage.trace:type_name -> vidforge.v1.TraceContext
 	7,  // 2: vidforge.v1.StageMessage.enqueue_time:type_name -> google.protobuf.Timestamp
-	7,  // 3: vidforge.v1.Timer.due_time:type_name -> google.protobuf.Timestamp
-	5,  // 4: vidforge.v1.DeadLetter.work:type_name -> vidforge.v1.Work
-	8,  // 5: vidforge.v1.DeadLetter.failure:type_name -> vidforge.v1.Failure
-	7,  // 6: vidforge.v1.DeadLetter.time:type_name -> google.protobuf.Timestamp
-	5,  // 7: vidforge.v1.ProgressSample.work:type_name -> vidforge.v1.Work
-	7,  // 8: vidforge.v1.ProgressSample.time:type_name -> google.protobuf.Timestamp
-	9,  // 9: vidforge.v1.Worker.classes:type_name -> vidforge.v1.Class
-	7,  // 10: vidforge.v1.Worker.start_time:type_name -> google.protobuf.Timestamp
-	7,  // 11: vidforge.v1.Worker.seen_time:type_name -> google.protobuf.Timestamp
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	8,  // 3: vidforge.v1.StageMessage.class:type_name -> vidforge.v1.Class
+	7,  // 4: vidforge.v1.Timer.due_time:type_name -> google.protobuf.Timestamp
+	5,  // 5: vidforge.v1.DeadLetter.work:type_name -> vidforge.v1.Work
+	9,  // 6: vidforge.v1.DeadLetter.failure:type_name -> vidforge.v1.Failure
+	7,  // 7: vidforge.v1.DeadLetter.time:type_name -> google.protobuf.Timestamp
+	5,  // 8: vidforge.v1.ProgressSample.work:type_name -> vidforge.v1.Work
+	7,  // 9: vidforge.v1.ProgressSample.time:type_name -> google.protobuf.Timestamp
+	8,  // 10: vidforge.v1.Worker.classes:type_name -> vidforge.v1.Class
+	7,  // 11: vidforge.v1.Worker.start_time:type_name -> google.protobuf.Timestamp
+	7,  // 12: vidforge.v1.Worker.seen_time:type_name -> google.protobuf.Timestamp
+	13, // [13:13] is the sub-list for method output_type
+	13, // [13:13] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_vidforge_v1_message_proto_init() }

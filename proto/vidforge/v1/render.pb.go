@@ -294,6 +294,62 @@ func (Position) EnumDescriptor() ([]byte, []int) {
 	return file_vidforge_v1_render_proto_rawDescGZIP(), []int{4}
 }
 
+// Hardware says whether a render is encoded on graphics hardware.
+type Hardware int32
+
+const (
+	Hardware_HARDWARE_UNSPECIFIED Hardware = 0
+	// Where a living worker has it, else on processors.
+	Hardware_HARDWARE_PREFER Hardware = 1
+	// The render fails without it.
+	Hardware_HARDWARE_REQUIRE Hardware = 2
+	// On processors.
+	Hardware_HARDWARE_NEVER Hardware = 3
+)
+
+// Enum value maps for Hardware.
+var (
+	Hardware_name = map[int32]string{
+		0: "HARDWARE_UNSPECIFIED",
+		1: "HARDWARE_PREFER",
+		2: "HARDWARE_REQUIRE",
+		3: "HARDWARE_NEVER",
+	}
+	Hardware_value = map[string]int32{
+		"HARDWARE_UNSPECIFIED": 0,
+		"HARDWARE_PREFER":      1,
+		"HARDWARE_REQUIRE":     2,
+		"HARDWARE_NEVER":       3,
+	}
+)
+
+func (x Hardware) Enum() *Hardware {
+	p := new(Hardware)
+	*p = x
+	return p
+}
+
+func (x Hardware) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Hardware) Descriptor() protoreflect.EnumDescriptor {
+	return file_vidforge_v1_render_proto_enumTypes[5].Descriptor()
+}
+
+func (Hardware) Type() protoreflect.EnumType {
+	return &file_vidforge_v1_render_proto_enumTypes[5]
+}
+
+func (x Hardware) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Hardware.Descriptor instead.
+func (Hardware) EnumDescriptor() ([]byte, []int) {
+	return file_vidforge_v1_render_proto_rawDescGZIP(), []int{5}
+}
+
 // State is what clients see of a render.
 type State int32
 
@@ -343,11 +399,11 @@ func (x State) String() string {
 }
 
 func (State) Descriptor() protoreflect.EnumDescriptor {
-	return file_vidforge_v1_render_proto_enumTypes[5].Descriptor()
+	return file_vidforge_v1_render_proto_enumTypes[6].Descriptor()
 }
 
 func (State) Type() protoreflect.EnumType {
-	return &file_vidforge_v1_render_proto_enumTypes[5]
+	return &file_vidforge_v1_render_proto_enumTypes[6]
 }
 
 func (x State) Number() protoreflect.EnumNumber {
@@ -356,7 +412,7 @@ func (x State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use State.Descriptor instead.
 func (State) EnumDescriptor() ([]byte, []int) {
-	return file_vidforge_v1_render_proto_rawDescGZIP(), []int{5}
+	return file_vidforge_v1_render_proto_rawDescGZIP(), []int{6}
 }
 
 // Step is where in its way a render is; it decides which messages are due.
@@ -405,11 +461,11 @@ func (x Step) String() string {
 }
 
 func (Step) Descriptor() protoreflect.EnumDescriptor {
-	return file_vidforge_v1_render_proto_enumTypes[6].Descriptor()
+	return file_vidforge_v1_render_proto_enumTypes[7].Descriptor()
 }
 
 func (Step) Type() protoreflect.EnumType {
-	return &file_vidforge_v1_render_proto_enumTypes[6]
+	return &file_vidforge_v1_render_proto_enumTypes[7]
 }
 
 func (x Step) Number() protoreflect.EnumNumber {
@@ -418,7 +474,7 @@ func (x Step) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Step.Descriptor instead.
 func (Step) EnumDescriptor() ([]byte, []int) {
-	return file_vidforge_v1_render_proto_rawDescGZIP(), []int{6}
+	return file_vidforge_v1_render_proto_rawDescGZIP(), []int{7}
 }
 
 // Channel is how a decision reached the farm.
@@ -458,11 +514,11 @@ func (x Channel) String() string {
 }
 
 func (Channel) Descriptor() protoreflect.EnumDescriptor {
-	return file_vidforge_v1_render_proto_enumTypes[7].Descriptor()
+	return file_vidforge_v1_render_proto_enumTypes[8].Descriptor()
 }
 
 func (Channel) Type() protoreflect.EnumType {
-	return &file_vidforge_v1_render_proto_enumTypes[7]
+	return &file_vidforge_v1_render_proto_enumTypes[8]
 }
 
 func (x Channel) Number() protoreflect.EnumNumber {
@@ -471,7 +527,7 @@ func (x Channel) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Channel.Descriptor instead.
 func (Channel) EnumDescriptor() ([]byte, []int) {
-	return file_vidforge_v1_render_proto_rawDescGZIP(), []int{7}
+	return file_vidforge_v1_render_proto_rawDescGZIP(), []int{8}
 }
 
 // Watermark is a normalised watermark.
@@ -571,8 +627,10 @@ type Spec struct {
 	Watermark *Watermark `protobuf:"bytes,5,opt,name=watermark,proto3" json:"watermark,omitempty"`
 	// Whether a person decides on the watermark first.
 	RequireApproval bool `protobuf:"varint,6,opt,name=require_approval,json=requireApproval,proto3" json:"require_approval,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Whether graphics hardware encodes; unspecified: prefer.
+	Hardware      Hardware `protobuf:"varint,7,opt,name=hardware,proto3,enum=vidforge.v1.Hardware" json:"hardware,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Spec) Reset() {
@@ -645,6 +703,13 @@ func (x *Spec) GetRequireApproval() bool {
 		return x.RequireApproval
 	}
 	return false
+}
+
+func (x *Spec) GetHardware() Hardware {
+	if x != nil {
+		return x.Hardware
+	}
+	return Hardware_HARDWARE_UNSPECIFIED
 }
 
 // Decision is who decided what on a watermark preview, how and when.
@@ -1376,7 +1441,7 @@ const file_vidforge_v1_render_proto_rawDesc = "" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12$\n" +
 	"\x0eimage_asset_id\x18\x03 \x01(\tR\fimageAssetId\x121\n" +
 	"\bposition\x18\x04 \x01(\x0e2\x15.vidforge.v1.PositionR\bposition\x12\x18\n" +
-	"\aopacity\x18\x05 \x01(\x01R\aopacity\"\xa5\x02\n" +
+	"\aopacity\x18\x05 \x01(\x01R\aopacity\"\xd8\x02\n" +
 	"\x04Spec\x12&\n" +
 	"\x0fsource_asset_id\x18\x01 \x01(\tR\rsourceAssetId\x12+\n" +
 	"\x06format\x18\x02 \x01(\x0e2\x13.vidforge.v1.FormatR\x06format\x127\n" +
@@ -1385,7 +1450,8 @@ const file_vidforge_v1_render_proto_rawDesc = "" +
 	"resolution\x12.\n" +
 	"\aquality\x18\x04 \x01(\x0e2\x14.vidforge.v1.QualityR\aquality\x124\n" +
 	"\twatermark\x18\x05 \x01(\v2\x16.vidforge.v1.WatermarkR\twatermark\x12)\n" +
-	"\x10require_approval\x18\x06 \x01(\bR\x0frequireApproval\"\xaa\x01\n" +
+	"\x10require_approval\x18\x06 \x01(\bR\x0frequireApproval\x121\n" +
+	"\bhardware\x18\a \x01(\x0e2\x15.vidforge.v1.HardwareR\bhardware\"\xaa\x01\n" +
 	"\bDecision\x12\x1a\n" +
 	"\bapproved\x18\x01 \x01(\bR\bapproved\x12\x12\n" +
 	"\x04note\x18\x02 \x01(\tR\x04note\x12\x0e\n" +
@@ -1481,7 +1547,12 @@ const file_vidforge_v1_render_proto_rawDesc = "" +
 	"\x12POSITION_TOP_RIGHT\x10\x02\x12\x18\n" +
 	"\x14POSITION_BOTTOM_LEFT\x10\x03\x12\x19\n" +
 	"\x15POSITION_BOTTOM_RIGHT\x10\x04\x12\x13\n" +
-	"\x0fPOSITION_CENTER\x10\x05*\xa8\x01\n" +
+	"\x0fPOSITION_CENTER\x10\x05*c\n" +
+	"\bHardware\x12\x18\n" +
+	"\x14HARDWARE_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fHARDWARE_PREFER\x10\x01\x12\x14\n" +
+	"\x10HARDWARE_REQUIRE\x10\x02\x12\x12\n" +
+	"\x0eHARDWARE_NEVER\x10\x03*\xa8\x01\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fSTATE_QUEUED\x10\x01\x12\x13\n" +
@@ -1516,7 +1587,7 @@ func file_vidforge_v1_render_proto_rawDescGZIP() []byte {
 	return file_vidforge_v1_render_proto_rawDescData
 }
 
-var file_vidforge_v1_render_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
+var file_vidforge_v1_render_proto_enumTypes = make([]protoimpl.EnumInfo, 9)
 var file_vidforge_v1_render_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_vidforge_v1_render_proto_goTypes = []any{
 	(Format)(0),                   // 0: vidforge.v1.Format
@@ -1524,25 +1595,26 @@ var file_vidforge_v1_render_proto_goTypes = []any{
 	(Quality)(0),                  // 2: vidforge.v1.Quality
 	(WatermarkMode)(0),            // 3: vidforge.v1.WatermarkMode
 	(Position)(0),                 // 4: vidforge.v1.Position
-	(State)(0),                    // 5: vidforge.v1.State
-	(Step)(0),                     // 6: vidforge.v1.Step
-	(Channel)(0),                  // 7: vidforge.v1.Channel
-	(*Watermark)(nil),             // 8: vidforge.v1.Watermark
-	(*Spec)(nil),                  // 9: vidforge.v1.Spec
-	(*Decision)(nil),              // 10: vidforge.v1.Decision
-	(*InputRequest)(nil),          // 11: vidforge.v1.InputRequest
-	(*Preview)(nil),               // 12: vidforge.v1.Preview
-	(*Failure)(nil),               // 13: vidforge.v1.Failure
-	(*TraceContext)(nil),          // 14: vidforge.v1.TraceContext
-	(*RenderRecord)(nil),          // 15: vidforge.v1.RenderRecord
-	(*Binding)(nil),               // 16: vidforge.v1.Binding
-	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
-	(*Object)(nil),                // 18: vidforge.v1.Object
-	(Stage)(0),                    // 19: vidforge.v1.Stage
-	(*SourceRef)(nil),             // 20: vidforge.v1.SourceRef
-	(*Plan)(nil),                  // 21: vidforge.v1.Plan
-	(*Output)(nil),                // 22: vidforge.v1.Output
-	(*durationpb.Duration)(nil),   // 23: google.protobuf.Duration
+	(Hardware)(0),                 // 5: vidforge.v1.Hardware
+	(State)(0),                    // 6: vidforge.v1.State
+	(Step)(0),                     // 7: vidforge.v1.Step
+	(Channel)(0),                  // 8: vidforge.v1.Channel
+	(*Watermark)(nil),             // 9: vidforge.v1.Watermark
+	(*Spec)(nil),                  // 10: vidforge.v1.Spec
+	(*Decision)(nil),              // 11: vidforge.v1.Decision
+	(*InputRequest)(nil),          // 12: vidforge.v1.InputRequest
+	(*Preview)(nil),               // 13: vidforge.v1.Preview
+	(*Failure)(nil),               // 14: vidforge.v1.Failure
+	(*TraceContext)(nil),          // 15: vidforge.v1.TraceContext
+	(*RenderRecord)(nil),          // 16: vidforge.v1.RenderRecord
+	(*Binding)(nil),               // 17: vidforge.v1.Binding
+	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
+	(*Object)(nil),                // 19: vidforge.v1.Object
+	(Stage)(0),                    // 20: vidforge.v1.Stage
+	(*SourceRef)(nil),             // 21: vidforge.v1.SourceRef
+	(*Plan)(nil),                  // 22: vidforge.v1.Plan
+	(*Output)(nil),                // 23: vidforge.v1.Output
+	(*durationpb.Duration)(nil),   // 24: google.protobuf.Duration
 }
 var file_vidforge_v1_render_proto_depIdxs = []int32{
 	3,  // 0: vidforge.v1.Watermark.mode:type_name -> vidforge.v1.WatermarkMode
@@ -1550,36 +1622,37 @@ var file_vidforge_v1_render_proto_depIdxs = []int32{
 	0,  // 2: vidforge.v1.Spec.format:type_name -> vidforge.v1.Format
 	1,  // 3: vidforge.v1.Spec.resolution:type_name -> vidforge.v1.Resolution
 	2,  // 4: vidforge.v1.Spec.quality:type_name -> vidforge.v1.Quality
-	8,  // 5: vidforge.v1.Spec.watermark:type_name -> vidforge.v1.Watermark
-	7,  // 6: vidforge.v1.Decision.channel:type_name -> vidforge.v1.Channel
-	17, // 7: vidforge.v1.Decision.time:type_name -> google.protobuf.Timestamp
-	18, // 8: vidforge.v1.Preview.object:type_name -> vidforge.v1.Object
-	17, // 9: vidforge.v1.Preview.ready_time:type_name -> google.protobuf.Timestamp
-	17, // 10: vidforge.v1.Preview.deadline:type_name -> google.protobuf.Timestamp
-	19, // 11: vidforge.v1.Failure.stage:type_name -> vidforge.v1.Stage
-	9,  // 12: vidforge.v1.RenderRecord.spec:type_name -> vidforge.v1.Spec
-	20, // 13: vidforge.v1.RenderRecord.source:type_name -> vidforge.v1.SourceRef
-	20, // 14: vidforge.v1.RenderRecord.logo:type_name -> vidforge.v1.SourceRef
-	5,  // 15: vidforge.v1.RenderRecord.state:type_name -> vidforge.v1.State
-	6,  // 16: vidforge.v1.RenderRecord.step:type_name -> vidforge.v1.Step
-	17, // 17: vidforge.v1.RenderRecord.create_time:type_name -> google.protobuf.Timestamp
-	17, // 18: vidforge.v1.RenderRecord.update_time:type_name -> google.protobuf.Timestamp
-	17, // 19: vidforge.v1.RenderRecord.start_time:type_name -> google.protobuf.Timestamp
-	17, // 20: vidforge.v1.RenderRecord.end_time:type_name -> google.protobuf.Timestamp
-	12, // 21: vidforge.v1.RenderRecord.preview:type_name -> vidforge.v1.Preview
-	18, // 22: vidforge.v1.RenderRecord.overlay:type_name -> vidforge.v1.Object
-	11, // 23: vidforge.v1.RenderRecord.inputs:type_name -> vidforge.v1.InputRequest
-	10, // 24: vidforge.v1.RenderRecord.decision:type_name -> vidforge.v1.Decision
-	21, // 25: vidforge.v1.RenderRecord.plan:type_name -> vidforge.v1.Plan
-	22, // 26: vidforge.v1.RenderRecord.output:type_name -> vidforge.v1.Output
-	13, // 27: vidforge.v1.RenderRecord.failure:type_name -> vidforge.v1.Failure
-	14, // 28: vidforge.v1.RenderRecord.trace:type_name -> vidforge.v1.TraceContext
-	23, // 29: vidforge.v1.RenderRecord.task_retention:type_name -> google.protobuf.Duration
-	30, // [30:30] is the sub-list for method output_type
-	30, // [30:30] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	9,  // 5: vidforge.v1.Spec.watermark:type_name -> vidforge.v1.Watermark
+	5,  // 6: vidforge.v1.Spec.hardware:type_name -> vidforge.v1.Hardware
+	8,  // 7: vidforge.v1.Decision.channel:type_name -> vidforge.v1.Channel
+	18, // 8: vidforge.v1.Decision.time:type_name -> google.protobuf.Timestamp
+	19, // 9: vidforge.v1.Preview.object:type_name -> vidforge.v1.Object
+	18, // 10: vidforge.v1.Preview.ready_time:type_name -> google.protobuf.Timestamp
+	18, // 11: vidforge.v1.Preview.deadline:type_name -> google.protobuf.Timestamp
+	20, // 12: vidforge.v1.Failure.stage:type_name -> vidforge.v1.Stage
+	10, // 13: vidforge.v1.RenderRecord.spec:type_name -> vidforge.v1.Spec
+	21, // 14: vidforge.v1.RenderRecord.source:type_name -> vidforge.v1.SourceRef
+	21, // 15: vidforge.v1.RenderRecord.logo:type_name -> vidforge.v1.SourceRef
+	6,  // 16: vidforge.v1.RenderRecord.state:type_name -> vidforge.v1.State
+	7,  // 17: vidforge.v1.RenderRecord.step:type_name -> vidforge.v1.Step
+	18, // 18: vidforge.v1.RenderRecord.create_time:type_name -> google.protobuf.Timestamp
+	18, // 19: vidforge.v1.RenderRecord.update_time:type_name -> google.protobuf.Timestamp
+	18, // 20: vidforge.v1.RenderRecord.start_time:type_name -> google.protobuf.Timestamp
+	18, // 21: vidforge.v1.RenderRecord.end_time:type_name -> google.protobuf.Timestamp
+	13, // 22: vidforge.v1.RenderRecord.preview:type_name -> vidforge.v1.Preview
+	19, // 23: vidforge.v1.RenderRecord.overlay:type_name -> vidforge.v1.Object
+	12, // 24: vidforge.v1.RenderRecord.inputs:type_name -> vidforge.v1.InputRequest
+	11, // 25: vidforge.v1.RenderRecord.decision:type_name -> vidforge.v1.Decision
+	22, // 26: vidforge.v1.RenderRecord.plan:type_name -> vidforge.v1.Plan
+	23, // 27: vidforge.v1.RenderRecord.output:type_name -> vidforge.v1.Output
+	14, // 28: vidforge.v1.RenderRecord.failure:type_name -> vidforge.v1.Failure
+	15, // 29: vidforge.v1.RenderRecord.trace:type_name -> vidforge.v1.TraceContext
+	24, // 30: vidforge.v1.RenderRecord.task_retention:type_name -> google.protobuf.Duration
+	31, // [31:31] is the sub-list for method output_type
+	31, // [31:31] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_vidforge_v1_render_proto_init() }
@@ -1594,7 +1667,7 @@ func file_vidforge_v1_render_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_vidforge_v1_render_proto_rawDesc), len(file_vidforge_v1_render_proto_rawDesc)),
-			NumEnums:      8,
+			NumEnums:      9,
 			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -58,19 +58,42 @@ func EncodeSegment(ctx context.Context, j Job, index int) (Made, error) {
 	if index < 0 || index >= len(j.Plan.Segments) {
 		return Made{}, jobFault("The plan has no segment %d.", index)
 	}
-	if err := encoder.Require(j.Tools, j.Plan.Encoder); err != nil {
-		return Made{}, workerFault("encode the video", err)
-	}
-	enc, err := encoder.Video(j.Plan.Encoder, encoder.Picture{
-		Quality: j.Spec.Quality, Width: j.Plan.Width, Height: j.Plan.Height, Rate: j.Plan.FrameRate, Threads: j.Threads,
-	})
+	enc, err := j.encoding()
 	if err != nil {
 		return Made{}, workerFault("encode the video", err)
 	}
-	return j.encodeSegment(ctx, index, enc)
+	m, err := j.encodeBy(ctx, index, enc)
+	if err != nil && enc.Device && ctx.Err() == nil {
+		err = deviceFault(j.Plan.Encoder, m.LogTail, err)
+	}
+	return m, err
+}
+
+// encoding is how the plan's encoder is called, here.
+func (j *Job) encoding() (encoder.Encoding, error) {
+	p := encoder.Picture{
+		Quality: j.Spec.Quality, Width: j.Plan.Width, Height: j.Plan.Height, Rate: j.Plan.FrameRate, Threads: j.Threads,
+	}
+	if j.Plan.OnHardware() {
+		for _, o := range j.Offers {
+			if o.Encoder == j.Plan.Encoder {
+				return o.Video(p)
+			}
+		}
+		return encoder.Encoding{}, fmt.Errorf("%w: no device of this worker has %s", encoder.ErrUnknown, j.Plan.Encoder)
+	}
+	if err := encoder.Require(j.Tools, j.Plan.Encoder); err != nil {
+		return encoder.Encoding{}, err
+	}
+	args, err := encoder.Video(j.Plan.Encoder, p)
+	return encoder.Encoding{Args: args}, err
 }
 
 func (j *Job) encodeSegment(ctx context.Context, index int, enc []string) (Made, error) {
+	return j.encodeBy(ctx, index, encoder.Encoding{Args: enc})
+}
+
+func (j *Job) encodeBy(ctx context.Context, index int, enc encoder.Encoding) (Made, error) {
 	const what = "encode the video"
 	s := j.Plan.Segments[index]
 	g, err := j.graph(s.From, s.To, s.Seek)
@@ -79,10 +102,11 @@ func (j *Job) encodeSegment(ctx context.Context, index int, enc []string) (Made,
 	}
 	m := Made{Path: filepath.Join(j.Dir, fmt.Sprintf("segment-%04d.mp4", index)), Width: j.Plan.Width, Height: j.Plan.Height}
 	c := j.run("segment")
-	c.Watch = ffmpeg.WatchFrames
+	g.upload = enc.Filters
+	c.Watch, c.Device = ffmpeg.WatchFrames, enc.Device
 	c.Inputs = []ffmpeg.Input{{Path: j.Source, Options: inputOptions(g.video, s.Seek)}}
 	c.Args = append([]string{"-copyts"}, j.videoArgs(g)...)
-	c.Args = append(c.Args, enc...)
+	c.Args = append(c.Args, enc.Args...)
 	c.Args = append(c.Args, colorArgs()...)
 	c.Args = append(c.Args, "-video_track_timescale", strconv.FormatInt(timescale(j.Plan.FrameRate), 10), "-f", "mp4", "file:"+filepath.Base(m.Path))
 	res, err := j.Tools.Run(ctx, c)
@@ -91,6 +115,9 @@ func (j *Job) encodeSegment(ctx context.Context, index int, enc []string) (Made,
 		return m, runFailed(ctx, what, res, err)
 	}
 	if got, want := res.Frames(), s.To-s.From; got != want {
+		if enc.Device {
+			return m, jobFault("%d of %d frames came out.", got, want)
+		}
 		return m, tooFewFrames(got, want, res)
 	}
 	check, err := verifyDecodes(ctx, j.Tools, j.Dir, m.Path)

@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/vidforge/vidforge/pkg/render"
+	"github.com/vidforge/vidforge/worker/internal/encoder"
 	"github.com/vidforge/vidforge/worker/internal/ffmpeg"
 )
 
@@ -59,6 +60,17 @@ func sourceFault(format string, args ...any) *render.Error {
 	e := render.Errorf(render.CodeUnsupportedCodec, render.BlameSource, format, args...)
 	e.Details = &render.Details{Field: "source_asset_uri", Reason: e.Message}
 	return e
+}
+
+// deviceFault is the failure of an encode on a graphics device, of which nobody
+// can tell whether device, driver or source is to blame: without the device it
+// will show. Its message is part of the render's result.
+func deviceFault(name string, tail []string, err error) *render.Error {
+	reason := encoder.Reason(tail)
+	if reason == "" {
+		reason = strings.TrimSuffix(render.AsError(err).Message, ".")
+	}
+	return jobFault("The hardware encoder %s failed: %s.", name, strings.TrimSuffix(reason, ".")).WithCause(err)
 }
 
 // jobFault is a stage that failed here and may succeed elsewhere.

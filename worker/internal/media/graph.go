@@ -25,6 +25,9 @@ type graph struct {
 	overlayHeight int
 	position      render.Position
 	opacity       float64
+	// upload are the filters that end the graph for a hardware encoder, "" for
+	// none.
+	upload string
 	// rgb ends the graph in full-range RGB, for a PNG that looks as the video
 	// will.
 	rgb bool
@@ -72,6 +75,9 @@ func (g graph) String() string {
 	var tail []string
 	if g.rgb {
 		tail = []string{"scale=in_color_matrix=bt709:in_range=tv:out_range=pc:flags=bicubic+accurate_rnd+full_chroma_int", "format=rgb24"}
+	}
+	if g.upload != "" {
+		tail = append(tail, g.upload)
 	}
 	if g.overlay == "" {
 		return "[in]" + strings.Join(append(chain, tail...), ",") + "[out]"

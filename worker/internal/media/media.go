@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/vidforge/vidforge/pkg/render"
+	"github.com/vidforge/vidforge/worker/internal/encoder"
 	"github.com/vidforge/vidforge/worker/internal/ffmpeg"
 )
 
@@ -31,6 +32,9 @@ type Job struct {
 	// Overlay is the path of the drawn watermark (see DrawOverlay); "" where
 	// there is none.
 	Overlay string
+	// Offers are the encoders of the device that the job may use, for plans
+	// whose encoder is a hardware one.
+	Offers []encoder.Offer
 	// Threads bounds the encoder's threads; 0 leaves it to the encoder.
 	Threads int
 	// Progress is called about twice a second, never concurrently. Nil is

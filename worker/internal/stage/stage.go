@@ -22,6 +22,7 @@ import (
 	"github.com/vidforge/vidforge/pkg/progress"
 	"github.com/vidforge/vidforge/pkg/render"
 	"github.com/vidforge/vidforge/pkg/telemetry"
+	"github.com/vidforge/vidforge/worker/internal/encoder"
 	"github.com/vidforge/vidforge/worker/internal/ffmpeg"
 	"github.com/vidforge/vidforge/worker/internal/media"
 	"github.com/vidforge/vidforge/worker/internal/scratch"
@@ -39,6 +40,9 @@ type Runner struct {
 	Patience time.Duration
 	// Trouble is told what the store said meanwhile. Optional.
 	Trouble func(error)
+	// Offers are the encoders of the graphics device that this runner's works
+	// have for themselves.
+	Offers []encoder.Offer
 }
 
 // reportEvery bounds progress to four samples a second.
@@ -303,7 +307,7 @@ func (b *bench) asset(ctx context.Context, o render.Object, name string) (string
 
 func (b *bench) media(source string, plan *render.Plan) media.Job {
 	rec := b.claim.Record
-	return media.Job{Tools: b.Tools, Dir: b.dir, Source: source, Facts: rec.Source.Facts, Spec: rec.Spec, Plan: *plan}
+	return media.Job{Tools: b.Tools, Dir: b.dir, Source: source, Facts: rec.Source.Facts, Spec: rec.Spec, Plan: *plan, Offers: b.Offers}
 }
 
 // report returns a progress function that sends at most four samples a second,
@@ -402,12 +406,36 @@ func (b *bench) preview(ctx context.Context) (*render.StageResult, error) {
 func (b *bench) plan(ctx context.Context) (*render.StageResult, error) {
 	rec := b.claim.Record
 	plan := render.MakePlan(rec.Source.Facts, rec.Spec, b.claim.Work.Generation, b.Policy)
+	if err := b.hardware(ctx, &plan); err != nil {
+		return nil, err
+	}
 	j := b.media("", &plan)
 	overlay, err := b.overlay(ctx, &j)
 	if err != nil {
 		return nil, err
 	}
 	return &render.StageResult{Plan: &plan, Overlay: overlay}, nil
+}
+
+// hardware puts a hardware encoder into the plan, where the render may use one
+// and a living worker has one. While it is not known who lives, nobody has any:
+// that is no reason to keep a render waiting, unless it must have one.
+func (b *bench) hardware(ctx context.Context, plan *render.Plan) error {
+	rec := b.claim.Record
+	if !rec.MayUseHardware() {
+		return nil
+	}
+	workers, err := b.claim.Workers(ctx)
+	switch name := render.HardwareEncoder(plan.VideoCodec, workers); {
+	case name != "":
+		plan.Encoder = name
+	case rec.Spec.Hardware != render.HardwareRequire:
+	case err != nil:
+		return render.Errorf(render.CodeUnavailable, render.BlameFarm, "It is not known which workers have graphics hardware.").WithCause(err)
+	default:
+		return render.NoHardware(plan.VideoCodec)
+	}
+	return nil
 }
 
 func (b *bench) segment(ctx context.Context) (*render.StageResult, error) {
@@ -503,6 +531,7 @@ func (b *bench) assemble(ctx context.Context) (*render.StageResult, error) {
 	}
 	output.Object = o
 	output.Encoder = j.Plan.Encoder
+	output.FallbackReason = b.claim.Record.RestartReason
 	output.SegmentsTotal = len(files)
 	output.WatermarkApplied = j.Spec.Watermark != nil
 	res := result(made, o)
