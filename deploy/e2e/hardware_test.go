@@ -115,6 +115,30 @@ func TestRequiredHardwareFails(t *testing.T) {
 	}
 }
 
+// TestValidateWarnsOfMissingHardware: while it is required, and nobody has any.
+func TestValidateWarnsOfMissingHardware(t *testing.T) {
+	t.Parallel()
+	b := setup(t, farm.Config{Hardware: render.HardwareRequire})
+	req := request(b.upload(b.tenant), "", "").Request
+	warned := func() bool {
+		t.Helper()
+		v, err := b.Validate(t.Context(), b.tenant, req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(strings.Join(v.Warnings, "\n"), "no living worker has any for H.264")
+	}
+	if !warned() {
+		t.Error("no warning while nobody has any")
+	}
+	if err := b.stores.Progress.Beat(t.Context(), progress.Worker{ID: "g1", Classes: []render.Class{render.ClassGPU}, Encoders: []string{"h264_qsv"}}); err != nil {
+		t.Fatal(err)
+	}
+	if warned() {
+		t.Error("a warning while somebody has one")
+	}
+}
+
 // TestHardwareThatNobodyHasAnyMore: renders that wait for it go on without, but
 // not because the registry was emptied for a moment.
 func TestHardwareThatNobodyHasAnyMore(t *testing.T) {

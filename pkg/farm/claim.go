@@ -439,7 +439,7 @@ func (c *Claim) failJob(ctx context.Context, e *render.Error) error {
 	failpoint.Hit(failpoint.FailClosed)
 	c.farm.log.WarnContext(ctx, "stage failed", "render_id", c.Work.Owner(), "stage", c.Work.Stage, "attempt", c.Number, "error", e)
 	defer c.release(ctx)
-	if c.farm.exhausted(h) != "" || c.fallsBack() && c.Work.Stage == render.StageSegment {
+	if c.farm.exhausted(h) != "" || c.fallsBack() {
 		failure := failureOf(e, c.Work.Stage)
 		failure.Temporary = true
 		return c.giveUp(ctx, failure)

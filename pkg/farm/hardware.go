@@ -57,3 +57,15 @@ func (f *Farm) withoutHardware(ctx context.Context, rec *render.Record) render.E
 	}
 	return render.Restarted{Generation: rec.Generation, Reason: fmt.Sprintf("No living worker has %s any more.", rec.Plan.Encoder)}
 }
+
+// hardwareWarnings tells that a render would fail for want of hardware just now.
+func (f *Farm) hardwareWarnings(ctx context.Context, plan render.Plan) []string {
+	if f.cfg.Hardware != render.HardwareRequire {
+		return nil
+	}
+	workers, err := f.stores.Progress.Workers(ctx)
+	if err != nil || render.HardwareEncoder(plan.VideoCodec, workers) != "" {
+		return nil // it has one, or nothing is known
+	}
+	return []string{render.NoHardware(plan.VideoCodec).Message}
+}

@@ -331,7 +331,7 @@ func (f *Farm) Validate(ctx context.Context, tenant render.Tenant, req render.Re
 	}
 	v := &Validation{Spec: spec, Plan: render.MakePlan(source.Facts, spec, 1, f.cfg.Policy)}
 	v.Duration = planLength(v.Plan)
-	v.Warnings = warnings(source.Facts, spec, v.Plan)
+	v.Warnings = append(warnings(source.Facts, spec, v.Plan), f.hardwareWarnings(ctx, v.Plan)...)
 	return v, nil
 }
 

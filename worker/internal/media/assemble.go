@@ -61,6 +61,15 @@ func Assemble(ctx context.Context, j Job, segments []string, audio string) (Made
 			return Made{}, out, workerFault(what, fmt.Errorf("segment %q is not a plain file of the job's directory", s))
 		}
 	}
+	if j.Plan.VideoCodec == "h264" && len(segments) > 1 {
+		same, err := sameHeaders(segments)
+		if err != nil {
+			return Made{}, out, workerFault(what, err)
+		}
+		if !same {
+			return Made{}, out, jobFault("The segments were made by encoders of different versions or devices, and do not fit together.")
+		}
+	}
 	if err := os.WriteFile(filepath.Join(j.Dir, joinFile), []byte(joinList(names, &j.Plan)), 0o600); err != nil {
 		return Made{}, out, workerFault(what, err)
 	}

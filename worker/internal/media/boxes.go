@@ -1,6 +1,7 @@
 package media
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -112,6 +113,63 @@ func isEncrypted(path string) (bool, error) {
 		return found, nil
 	}
 	return found, err
+}
+
+// maxHeaders bounds the headers of an H.264 stream in bytes; they take some 50.
+const maxHeaders = 64 << 10
+
+// headers finds the headers of a file's H.264 stream (ISO/IEC 14496-15, the box
+// avcC); nil when there is none.
+func (b *boxReader) headers(from, to int64, depth int) (found []byte, err error) {
+	err = b.walk(from, to, func(kind string, from, to int64) error {
+		if found != nil || depth >= maxBoxDepth {
+			return nil
+		}
+		var err error
+		switch kind {
+		case "moov", "trak", "mdia", "minf", "stbl":
+			found, err = b.headers(from, to, depth+1)
+		case "stsd":
+			found, err = b.headers(from+8, to, depth+1)
+		case "avc1":
+			found, err = b.headers(from+78, to, depth+1)
+		case "avcC":
+			if to-from > maxHeaders {
+				return errBoxes
+			}
+			found = make([]byte, to-from)
+			if _, err := b.r.ReadAt(found, from); err != nil {
+				return fmt.Errorf("read headers: %w", err)
+			}
+		}
+		return err
+	})
+	return found, err
+}
+
+// sameHeaders reports whether the H.264 streams of all files have the same
+// headers. Joined, all have those of the first: with others, what follows would
+// be decoded to something else, or not at all.
+func sameHeaders(paths []string) (bool, error) {
+	var first []byte
+	for i, path := range paths {
+		f, size, err := openFile(path)
+		if err != nil {
+			return false, err
+		}
+		b := boxReader{r: f, left: maxBoxes}
+		h, err := b.headers(0, size, 0)
+		if err = errors.Join(err, f.Close()); err != nil {
+			return false, fmt.Errorf("read the headers of a segment: %w", err)
+		}
+		if i == 0 {
+			first = h
+		}
+		if h == nil || !bytes.Equal(h, first) {
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // startsFast reports whether the index comes before the media data, so that a

@@ -2,7 +2,9 @@ package media
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -118,6 +120,10 @@ func FuzzBoxes(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := boxReader{r: bytes.NewReader(b), left: maxBoxes}
 		if _, err := r.encrypted(0, int64(len(b)), 0); err != nil && r.left >= 0 {
+			t.Error(err)
+		}
+		r.left = maxBoxes
+		if _, err := r.headers(0, int64(len(b)), 0); err != nil && r.left >= 0 && !errors.Is(err, errBoxes) && !errors.Is(err, io.EOF) {
 			t.Error(err)
 		}
 	})

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vidforge/vidforge/pkg/render"
 	"github.com/vidforge/vidforge/worker/internal/ffmpeg"
@@ -155,5 +156,33 @@ func TestMicros(t *testing.T) {
 				t.Errorf("micros(%d, %v) = %d, exactly %s", n, rate, micros(n, rate), exact.FloatString(3))
 			}
 		}
+	}
+}
+
+// Segments whose headers differ, as those of other devices or versions may, are
+// not joined into something that is damaged.
+func TestSegmentsOfAnotherEncoderDoNotFit(t *testing.T) {
+	t.Parallel()
+	tools := tools(t)
+	dir := t.TempDir()
+	source := recipe{inputs: []string{picture}, args: x264, file: "a.mp4"}.make(t, tools, dir)
+	j := small(newJob(t, tools, source, draft(), render.Policy{SegmentTarget: time.Second, MaxSegments: 2}), 4)
+	var segments []string
+	for i, args := range [][]string{lossless(), {"-c:v", "libx264", "-preset", "ultrafast", "-qp", "20", "-g", "25", "-refs", "4"}} {
+		m, err := j.encodeSegment(t.Context(), i, args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		segments = append(segments, m.Path)
+	}
+	_, _, err := Assemble(t.Context(), j, segments, "")
+	if e := render.AsError(err); e.Blame != render.BlameJob || !strings.Contains(e.Message, "do not fit together") {
+		t.Errorf("joined: %v", err)
+	}
+	if same, err := sameHeaders([]string{segments[0], segments[0]}); !same || err != nil {
+		t.Errorf("a segment does not fit itself: %v", err)
+	}
+	if same, err := sameHeaders([]string{source, filepath.Join(dir, "absent")}); same || err == nil {
+		t.Error("a segment that is not there fits")
 	}
 }
