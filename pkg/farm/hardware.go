@@ -48,14 +48,14 @@ func (f *Farm) withoutHardware(ctx context.Context, rec *render.Record) render.E
 	if err != nil {
 		return nil // progress is disposable: nothing is known
 	}
-	offered := slices.ContainsFunc(workers, func(w render.Worker) bool { return w.Offers(rec.Plan.Encoder) })
-	if f.gone.duration(rec.Plan.Encoder, offered, f.now()) < goneAfter {
+	offered := slices.ContainsFunc(workers, func(w render.Worker) bool { return w.Offers(rec.Plan.Needs()) })
+	if f.gone.duration(rec.Plan.Needs(), offered, f.now()) < goneAfter {
 		return nil
 	}
 	if !rec.FallsBack() {
 		return render.Failed{Failure: *failureOf(render.NoHardware(rec.Plan.VideoCodec), render.StageSegment)}
 	}
-	return render.Restarted{Generation: rec.Generation, Reason: fmt.Sprintf("No living worker has %s any more.", rec.Plan.Encoder)}
+	return render.Restarted{Generation: rec.Generation, Reason: fmt.Sprintf("No living worker has %s any more.", rec.Plan.Needs())}
 }
 
 // hardwareWarnings tells that a render would fail for want of hardware just now.

@@ -55,14 +55,42 @@ func HardwareEncoder(codec string, workers []Worker) string {
 	return best
 }
 
-// Offers reports whether the worker takes encodes for a hardware encoder.
+// Offers reports whether the worker takes encodes for a hardware encoder, or for
+// DecoderCUDA.
 func (w *Worker) Offers(encoder string) bool {
 	return slices.Contains(w.Classes, ClassGPU) && slices.Contains(w.Encoders, encoder)
 }
 
-// OnHardware reports whether the plan's encoder is a hardware one.
-func (p *Plan) OnHardware() bool {
-	return p != nil && slices.ContainsFunc(hardwareAPIs(), func(api string) bool { return p.Encoder == p.VideoCodec+"_"+api })
+// DecoderCUDA is the decoder of NVIDIA cards, which scales too: for an encode in
+// software, on cards that have no encoder.
+const DecoderCUDA = "cuda"
+
+// Needs is what a worker must offer for the plan's segments: a hardware encoder,
+// or what decodes for one in software; "" for processors alone.
+func (p *Plan) Needs() string {
+	if slices.ContainsFunc(hardwareAPIs(), func(api string) bool { return p.Encoder == p.VideoCodec+"_"+api }) {
+		return p.Encoder
+	}
+	return p.Decoder
+}
+
+// OnHardware reports whether the plan's segments need a device.
+func (p *Plan) OnHardware() bool { return p != nil && p.Needs() != "" }
+
+// ChooseHardware puts into a plan what living workers have: an encoder, else,
+// where it would serve, the decoder. Errors are those of NoHardware.
+func (p *Plan) ChooseHardware(choice Hardware, workers []Worker, decodes bool) error {
+	if name := HardwareEncoder(p.VideoCodec, workers); name != "" {
+		p.Encoder = name
+		return nil
+	}
+	if choice == HardwareRequire {
+		return NoHardware(p.VideoCodec)
+	}
+	if decodes && slices.ContainsFunc(workers, func(w Worker) bool { return w.Offers(DecoderCUDA) }) {
+		p.Decoder = DecoderCUDA
+	}
+	return nil
 }
 
 // FallsBack reports whether a failure of the present encoding, or of joining

@@ -85,3 +85,29 @@ func TestHardwareOverEveryPlace(t *testing.T) {
 		}
 	}
 }
+
+func TestChooseHardware(t *testing.T) {
+	t.Parallel()
+	gpu := func(encoders ...string) []render.Worker {
+		return []render.Worker{{Classes: []render.Class{render.ClassGPU}, Encoders: encoders}}
+	}
+	for name, c := range map[string]struct {
+		choice  render.Hardware
+		workers []render.Worker
+		decodes bool
+		needs   string
+		fails   bool
+	}{
+		"an encoder":                        {render.HardwarePrefer, gpu("h264_nvenc", "cuda"), true, "h264_nvenc", false},
+		"a decoder":                         {render.HardwarePrefer, gpu("libx264", "cuda"), true, "cuda", false},
+		"a decoder for another source":      {render.HardwarePrefer, gpu("libx264", "cuda"), false, "", false},
+		"nothing":                           {render.HardwarePrefer, gpu("libx264"), true, "", false},
+		"a decoder is not what is required": {render.HardwareRequire, gpu("libx264", "cuda"), true, "", true},
+	} {
+		p := render.Plan{VideoCodec: "h264", Encoder: "libx264"}
+		err := p.ChooseHardware(c.choice, c.workers, c.decodes)
+		if p.Needs() != c.needs || p.OnHardware() != (c.needs != "") || (render.CodeOf(err) == render.CodeRenderFailed) != c.fails {
+			t.Errorf("%s: needs %q, %v", name, p.Needs(), err)
+		}
+	}
+}

@@ -80,7 +80,9 @@ type Plan struct {
 	HasAudio   bool
 	VideoCodec string // h264, vp9
 	AudioCodec string // aac, opus; "" when silent
-	Encoder    string // libx264, libvpx-vp9
+	Encoder    string // libx264, libvpx-vp9, or a hardware encoder
+	// Decoder is DecoderCUDA where a device decodes and scales, else "".
+	Decoder string
 }
 
 // Policy bounds plans.

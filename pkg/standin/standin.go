@@ -1,6 +1,6 @@
 // Package standin is for tests: a program in front of the real ffmpeg, whose
-// hardware encoders do what a test says. Those that succeed are the software
-// encoders under other names.
+// hardware encoders, and the decoder of CUDA, do what a test says. Those that
+// succeed are software under other names.
 package standin
 
 import (
@@ -49,6 +49,7 @@ const script = `#!/bin/sh
 hardware= low_power=
 for a; do
 	case $a in
+	cuda) hardware=cuda ;;
 	h264_nvenc | h264_qsv | h264_vaapi | h264_v4l2m2m | h264_videotoolbox | vp9_qsv | vp9_vaapi) hardware=$a ;;
 	-low_power) low_power=1 ;;
 	esac
@@ -78,7 +79,7 @@ while [ "$n" -gt 0 ]; do
 	case $a in
 	h264_*) set -- "$@" libx264 -preset ultrafast ;;
 	vp9_*) set -- "$@" libvpx-vp9 -deadline realtime -cpu-used 8 ;;
-	-init_hw_device | -filter_hw_device | -gpu | -tune | -rc | -rc_mode | -spatial-aq | -preset | -cq | -qp | -q:v | -global_quality:v | -i_qfactor | -i_qoffset | -profile:v | -level:v | -low_power | -allow_sw)
+	-hwaccel | -hwaccel_device | -hwaccel_output_format | -init_hw_device | -filter_hw_device | -gpu | -tune | -rc | -rc_mode | -spatial-aq | -preset | -cq | -qp | -q:v | -global_quality:v | -i_qfactor | -i_qoffset | -profile:v | -level:v | -low_power | -allow_sw)
 		shift
 		n=$((n - 1))
 		;;
@@ -88,11 +89,11 @@ while [ "$n" -gt 0 ]; do
 		[ "$mode" = short ] && frames=5
 		set -- "$@" -frames:v "$frames"
 		;;
-	-vf)
-		graph=$(printf '%%s' "$1" | sed 's/,hwupload[^,[]*//') n=$((n - 1))
+	-vf | -filter_complex)
+		option=$a graph=$(printf '%%s' "$1" | sed 's/,hwupload[^,[]*//; s/scale_cuda=\(w=[0-9]*:h=[0-9]*\)[^,]*,hwdownload/scale=\1/') n=$((n - 1))
 		shift
 		[ "$mode" = wrong-picture ] && graph=$(printf '%%s' "$graph" | sed 's/format=yuv420p/format=yuv420p,negate/')
-		set -- "$@" -vf "$graph"
+		set -- "$@" "$option" "$graph"
 		;;
 	*) set -- "$@" "$a" ;;
 	esac

@@ -259,6 +259,7 @@ func fromPlan(v *render.Plan) *vidforgev1.Plan {
 		VideoCodec: v.VideoCodec,
 		AudioCodec: v.AudioCodec,
 		Encoder:    v.Encoder,
+		Decoder:    v.Decoder,
 	}
 }
 
@@ -285,6 +286,7 @@ func toPlan(p *vidforgev1.Plan) *render.Plan {
 		VideoCodec: p.GetVideoCodec(),
 		AudioCodec: p.GetAudioCodec(),
 		Encoder:    p.GetEncoder(),
+		Decoder:    p.GetDecoder(),
 	}
 }
 

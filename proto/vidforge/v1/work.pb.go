@@ -394,7 +394,9 @@ type Plan struct {
 	// aac or opus; "" when silent.
 	AudioCodec string `protobuf:"bytes,11,opt,name=audio_codec,json=audioCodec,proto3" json:"audio_codec,omitempty"`
 	// ffmpeg's encoder name, such as libx264.
-	Encoder       string `protobuf:"bytes,12,opt,name=encoder,proto3" json:"encoder,omitempty"`
+	Encoder string `protobuf:"bytes,12,opt,name=encoder,proto3" json:"encoder,omitempty"`
+	// What decodes and scales on a device; "" for the processor.
+	Decoder       string `protobuf:"bytes,13,opt,name=decoder,proto3" json:"decoder,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -509,6 +511,13 @@ func (x *Plan) GetAudioCodec() string {
 func (x *Plan) GetEncoder() string {
 	if x != nil {
 		return x.Encoder
+	}
+	return ""
+}
+
+func (x *Plan) GetDecoder() string {
+	if x != nil {
+		return x.Decoder
 	}
 	return ""
 }
@@ -977,7 +986,7 @@ const file_vidforge_v1_work_proto_rawDesc = "" +
 	"from_frame\x18\x01 \x01(\x03R\tfromFrame\x12\x19\n" +
 	"\bto_frame\x18\x02 \x01(\x03R\atoFrame\x12&\n" +
 	"\fseek_seconds\x18\x03 \x01(\x01H\x00R\vseekSeconds\x88\x01\x01B\x0f\n" +
-	"\r_seek_seconds\"\x9b\x03\n" +
+	"\r_seek_seconds\"\xb5\x03\n" +
 	"\x04Plan\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\rR\n" +
@@ -997,7 +1006,8 @@ const file_vidforge_v1_work_proto_rawDesc = "" +
 	"videoCodec\x12\x1f\n" +
 	"\vaudio_codec\x18\v \x01(\tR\n" +
 	"audioCodec\x12\x18\n" +
-	"\aencoder\x18\f \x01(\tR\aencoder\"\xb4\x03\n" +
+	"\aencoder\x18\f \x01(\tR\aencoder\x12\x18\n" +
+	"\adecoder\x18\r \x01(\tR\adecoder\"\xb4\x03\n" +
 	"\x06Output\x12+\n" +
 	"\x06object\x18\x01 \x01(\v2\x13.vidforge.v1.ObjectR\x06object\x125\n" +
 	"\bduration\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bduration\x12\x14\n" +

@@ -20,6 +20,10 @@ const (
 	KindDRI          Kind = "dri"          // by its render node
 	KindV4L2         Kind = "v4l2"         // ffmpeg looks for the node itself
 	KindVideoToolbox Kind = "videotoolbox" // macOS
+	// KindCUDA is an NVIDIA card, by its number, that decodes and scales for an
+	// encoder in software. It is never looked for: such an encode then waits for
+	// the card instead of running beside others.
+	KindCUDA Kind = "cuda"
 )
 
 // Device is something that encodes.
@@ -58,7 +62,7 @@ func Devices(setting, dev string) ([]Device, error) {
 		kind, name, _ := strings.Cut(strings.TrimSpace(part), ":")
 		d := Device{Kind: Kind(kind), Name: name}
 		if !d.valid() || slices.Contains(all, d) {
-			return nil, fmt.Errorf("%q is no device: say auto, none, or different ones of nvidia:0, dri:/dev/dri/renderD128, v4l2, videotoolbox with commas between them", part)
+			return nil, fmt.Errorf("%q is no device: say auto, none, or different ones of nvidia:0, dri:/dev/dri/renderD128, v4l2, videotoolbox, cuda:0 with commas between them", part)
 		}
 		all = append(all, d)
 	}
@@ -67,7 +71,7 @@ func Devices(setting, dev string) ([]Device, error) {
 
 func (d Device) valid() bool {
 	switch d.Kind {
-	case KindNVIDIA:
+	case KindNVIDIA, KindCUDA:
 		_, err := strconv.ParseUint(d.Name, 10, 8)
 		return err == nil
 	case KindDRI:

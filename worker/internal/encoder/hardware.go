@@ -6,10 +6,12 @@ import (
 	"strings"
 
 	"github.com/vidforge/vidforge/pkg/render"
+	"github.com/vidforge/vidforge/worker/internal/ffmpeg"
 )
 
-// hardware is a row of the table of hardware encoders. Arguments may hold
-// {device}, {maxrate}, {bufsize}, {bitrate} and {level}, which are filled in.
+// hardware is a row of the table of hardware encoders, and of what decodes for
+// software. Arguments may hold {device}, {maxrate}, {bufsize}, {bitrate},
+// {level}, {width} and {height}, which are filled in.
 type hardware struct {
 	// name is ffmpeg's of the encoder.
 	name string
@@ -26,6 +28,19 @@ type hardware struct {
 	// others are arguments for models that do not know the plain way, in the
 	// order in which they are tried.
 	others [][]string
+	// Of a row that decodes: input are options of the source, scale the filters
+	// that bring its frames into the output's size and then into memory.
+	input []string
+	scale string
+}
+
+// listed reports whether ffmpeg was built with it.
+func (h hardware) listed(t *ffmpeg.Tools) bool {
+	if h.scale != "" {
+		filter, _, _ := strings.Cut(h.scale, "=")
+		return t.HasFilter(filter)
+	}
+	return t.HasEncoder(h.name)
 }
 
 // The table. It was written from ffmpeg's documentation and sources of versions
@@ -106,21 +121,18 @@ func table() []hardware {
 			name: "h264_v4l2m2m", kind: KindV4L2,
 			args: []string{"-b:v", "{bitrate}", "-bf:v", "0"},
 		},
+		{
+			// For cards that have no encoder.
+			name: render.DecoderCUDA, kind: KindCUDA,
+			input: []string{"-hwaccel", "cuda", "-hwaccel_device", "{device}", "-hwaccel_output_format", "cuda"},
+			scale: "scale_cuda=w={width}:h={height}:interp_algo=bicubic:format=yuv420p,hwdownload,format=yuv420p",
+		},
 	}
-}
-
-// Hardware lists the hardware encoders that this version drives.
-func Hardware() []string {
-	var names []string
-	for _, h := range table() {
-		names = append(names, h.name)
-	}
-	return names
 }
 
 // Offer is an encoder of a device, with which it was tried.
 type Offer struct {
-	// Encoder is ffmpeg's name, such as h264_vaapi.
+	// Encoder is ffmpeg's name, such as h264_vaapi, or render.DecoderCUDA.
 	Encoder string
 	Device  Device
 	// Extra are arguments that the device's model needs.
@@ -133,12 +145,31 @@ type Encoding struct {
 	Args    []string
 	Filters string
 	Device  bool
+	// Input are options of the source, and Scale filters that begin the graph,
+	// with frames of the output's size, where a device decodes.
+	Input []string
+	Scale string
+}
+
+// Decode adds to an encoding in software that the device decodes and scales.
+func (o Offer) Decode(e Encoding, width, height int) (Encoding, error) {
+	for _, h := range table() {
+		if h.name == o.Encoder && h.scale != "" {
+			fill := strings.NewReplacer("{device}", o.Device.Name, "{width}", strconv.Itoa(width), "{height}", strconv.Itoa(height))
+			for _, a := range h.input {
+				e.Input = append(e.Input, fill.Replace(a))
+			}
+			e.Scale, e.Device = fill.Replace(h.scale), true
+			return e, nil
+		}
+	}
+	return e, fmt.Errorf("%w: %q does not decode", ErrUnknown, o.Encoder)
 }
 
 // Video returns how the device encodes one segment.
 func (o Offer) Video(p Picture) (Encoding, error) {
 	for _, h := range table() {
-		if h.name != o.Encoder {
+		if h.name != o.Encoder || h.scale != "" {
 			continue
 		}
 		l := levelOf(p.Width, p.Height, p.Rate)

@@ -60,7 +60,7 @@ func (p Prover) Prove(ctx context.Context, devices []Device) ([]Finding, error) 
 	for i, d := range devices {
 		wait.Go(func() {
 			for _, h := range table() {
-				if h.kind == d.Kind && p.Tools.HasEncoder(h.name) && ctx.Err() == nil {
+				if h.kind == d.Kind && h.listed(p.Tools) && ctx.Err() == nil {
 					found[i] = append(found[i], p.find(ctx, h, d, known))
 				}
 			}
@@ -78,7 +78,12 @@ func (p Prover) Prove(ctx context.Context, devices []Device) ([]Finding, error) 
 // Again tries an offer anew, whatever is remembered of it, for instance after it
 // failed at work.
 func (p Prover) Again(ctx context.Context, o Offer) error {
-	e, err := o.Video(tryPicture())
+	attempt := tryDecode
+	e, err := o.Decode(Encoding{}, tryWidth/2, tryHeight/2)
+	if err != nil {
+		attempt = try
+		e, err = o.Video(tryPicture())
+	}
 	if err != nil {
 		return err
 	}
@@ -90,7 +95,7 @@ func (p Prover) Again(ctx context.Context, o Offer) error {
 	if limit == 0 {
 		limit = proveLimit
 	}
-	return errors.Join(try(ctx, p.Tools, dir, e, limit), os.RemoveAll(dir))
+	return errors.Join(attempt(ctx, p.Tools, dir, e, limit), os.RemoveAll(dir))
 }
 
 func (p Prover) find(ctx context.Context, h hardware, d Device, known map[string]remembered) Finding {
@@ -204,8 +209,8 @@ func driver(d Device) string {
 	}
 	var libraries []string
 	switch d.Kind {
-	case KindNVIDIA:
-		libraries = []string{"libnvidia-encode.so*", "libcuda.so*"}
+	case KindNVIDIA, KindCUDA:
+		libraries = []string{"libnvidia-encode.so*", "libnvcuvid.so*", "libcuda.so*"}
 	case KindDRI:
 		libraries = []string{"dri/*_drv_video.so", "libmfx*.so*", "libvpl.so*"}
 		if module, err := os.Readlink(filepath.Join("/sys/class/drm", filepath.Base(d.Name), "device/driver")); err == nil {

@@ -29,19 +29,28 @@ func prover(t *testing.T, f *standin.FFmpeg) Prover {
 // TestFailures: what real encoders do that are listed and of no use.
 func TestFailures(t *testing.T) {
 	t.Parallel()
-	for mode, want := range map[standin.Mode]string{
-		standin.Works:        "",
-		standin.NoDevice:     "Cannot load libcuda.so.1",
-		standin.SessionLimit: "OpenEncodeSessionEx failed: out of memory (10)",
-		standin.Short:        "5 of 60 frames encoded",
-		standin.WrongPicture: "the picture that came out is another",
+	card, decoder := Offer{Encoder: "h264_nvenc", Device: Device{KindNVIDIA, "0"}}, Offer{Encoder: "cuda", Device: Device{KindCUDA, "0"}}
+	for _, c := range []struct {
+		offer Offer
+		mode  standin.Mode
+		want  string
+	}{
+		{card, standin.Works, ""},
+		{card, standin.NoDevice, "Cannot load libcuda.so.1"},
+		{card, standin.SessionLimit, "OpenEncodeSessionEx failed: out of memory (10)"},
+		{card, standin.Short, "5 of 60 frames encoded"},
+		{card, standin.WrongPicture, "the picture that came out is another"},
+		{decoder, standin.Works, ""},
+		{decoder, standin.NoDevice, "decode it: "},
+		{decoder, standin.WrongPicture, "the picture that came out is another"},
 	} {
-		t.Run(string(mode), func(t *testing.T) {
+		want := c.want
+		t.Run(c.offer.Encoder+" "+string(c.mode), func(t *testing.T) {
 			t.Parallel()
 			f := standin.New(t)
-			f.Set(mode)
+			f.Set(c.mode)
 			p := prover(t, f)
-			err := p.Again(t.Context(), Offer{Encoder: "h264_nvenc", Device: Device{KindNVIDIA, "0"}})
+			err := p.Again(t.Context(), c.offer)
 			if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 				t.Errorf("got %v, want %q", err, want)
 			}

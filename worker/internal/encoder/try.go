@@ -56,31 +56,57 @@ func tryPicture() Picture {
 func try(ctx context.Context, t *ffmpeg.Tools, dir string, e Encoding, limit time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w: longer than %s", errSlow, limit))
 	defer cancel()
-	canvas := ffmpeg.Input{Path: fmt.Sprintf("testsrc2=size=%dx%d:rate=%d", tryWidth, tryHeight, tryRate), Formats: ffmpeg.CanvasFormats, Format: "lavfi"}
 	filters := "format=yuv420p"
 	if e.Filters != "" {
 		filters += "," + e.Filters
 	}
 	args := append([]string{"-frames:v", strconv.Itoa(tryFrames), "-vf", filters}, e.Args...)
 	made, err := t.Run(ctx, ffmpeg.Cmd{
-		Name: "try encoder", Dir: dir, Device: e.Device, Inputs: []ffmpeg.Input{canvas},
+		Name: "try encoder", Dir: dir, Device: e.Device, Inputs: []ffmpeg.Input{canvas()},
 		Args: append(args, "-f", "mp4", "file:"+tryFile),
 	})
 	if err != nil {
 		return told(err, made.Log)
 	}
+	if made.Frames() != tryFrames {
+		return fmt.Errorf("%d of %d frames encoded", made.Frames(), tryFrames)
+	}
+	return compare(ctx, t, dir, Encoding{}, "format=yuv420p")
+}
+
+// tryDecode is try for a device that decodes, and makes frames of half the size.
+func tryDecode(ctx context.Context, t *ffmpeg.Tools, dir string, e Encoding, limit time.Duration) error {
+	args, err := Video(x264, tryPicture())
+	if err == nil {
+		err = try(ctx, t, dir, Encoding{Args: args}, limit)
+	}
+	if err != nil {
+		return fmt.Errorf("make something to decode: %w", err)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w: longer than %s", errSlow, limit))
+	defer cancel()
+	return compare(ctx, t, dir, e, fmt.Sprintf("scale=w=%d:h=%d:flags=bicubic,format=yuv420p", tryWidth/2, tryHeight/2))
+}
+
+// compare decodes what was made of the canvas, by a device if e has one, and
+// compares each frame with the canvas after the filters.
+func compare(ctx context.Context, t *ffmpeg.Tools, dir string, e Encoding, filters string) error {
+	scale := e.Scale
+	if scale == "" {
+		scale = "format=yuv420p"
+	}
 	read, err := t.Run(ctx, ffmpeg.Cmd{
-		Name: "try encoder", Dir: dir,
-		Inputs: []ffmpeg.Input{{Path: filepath.Join(dir, tryFile), Options: []string{"-err_detect", "explode"}}, canvas},
+		Name: "try encoder", Dir: dir, Device: e.Device,
+		Inputs: []ffmpeg.Input{{Path: filepath.Join(dir, tryFile), Options: append([]string{"-err_detect", "explode"}, e.Input...)}, canvas()},
 		Args: []string{"-xerror", "-filter_complex",
-			"[0:v]settb=1/1000,setpts=N,format=yuv420p[made];[1:v]settb=1/1000,setpts=N,format=yuv420p[want];[made][want]psnr=shortest=1:stats_file=" + tryStats,
+			"[0:v]" + scale + ",settb=1/1000,setpts=N[made];[1:v]" + filters + ",settb=1/1000,setpts=N[want];[made][want]psnr=shortest=1:stats_file=" + tryStats,
 			"-fps_mode", "passthrough", "-f", "null", "-"},
 	})
 	if err != nil {
-		return fmt.Errorf("decode its output: %w", told(err, read.Log))
+		return fmt.Errorf("decode it: %w", told(err, read.Log))
 	}
-	if made.Frames() != tryFrames || read.Frames() != tryFrames {
-		return fmt.Errorf("%d of %d frames encoded, %d decoded", made.Frames(), tryFrames, read.Frames())
+	if read.Frames() != tryFrames {
+		return fmt.Errorf("%d of %d frames decoded", read.Frames(), tryFrames)
 	}
 	worst, err := worstPSNR(filepath.Join(dir, tryStats))
 	if err != nil {
@@ -90,6 +116,11 @@ func try(ctx context.Context, t *ffmpeg.Tools, dir string, e Encoding, limit tim
 		return fmt.Errorf("the picture that came out is another: a frame is only %.1f dB like its original", worst)
 	}
 	return nil
+}
+
+// canvas is the picture that is tried.
+func canvas() ffmpeg.Input {
+	return ffmpeg.Input{Path: fmt.Sprintf("testsrc2=size=%dx%d:rate=%d", tryWidth, tryHeight, tryRate), Formats: ffmpeg.CanvasFormats, Format: "lavfi"}
 }
 
 var framePSNR = regexp.MustCompile(`\bpsnr_avg:(\S+)`)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"github.com/vidforge/vidforge/pkg/render"
@@ -64,7 +65,7 @@ func EncodeSegment(ctx context.Context, j Job, index int) (Made, error) {
 	}
 	m, err := j.encodeBy(ctx, index, enc)
 	if err != nil && enc.Device && ctx.Err() == nil {
-		err = deviceFault(j.Plan.Encoder, m.LogTail, err)
+		err = deviceFault(j.Plan.Needs(), m.LogTail, err)
 	}
 	return m, err
 }
@@ -74,19 +75,24 @@ func (j *Job) encoding() (encoder.Encoding, error) {
 	p := encoder.Picture{
 		Quality: j.Spec.Quality, Width: j.Plan.Width, Height: j.Plan.Height, Rate: j.Plan.FrameRate, Threads: j.Threads,
 	}
-	if j.Plan.OnHardware() {
-		for _, o := range j.Offers {
-			if o.Encoder == j.Plan.Encoder {
-				return o.Video(p)
-			}
+	var offer encoder.Offer
+	if name := j.Plan.Needs(); name != "" {
+		i := slices.IndexFunc(j.Offers, func(o encoder.Offer) bool { return o.Encoder == name })
+		if i < 0 {
+			return encoder.Encoding{}, fmt.Errorf("%w: no device of this worker has %s", encoder.ErrUnknown, name)
 		}
-		return encoder.Encoding{}, fmt.Errorf("%w: no device of this worker has %s", encoder.ErrUnknown, j.Plan.Encoder)
+		if offer = j.Offers[i]; name == j.Plan.Encoder {
+			return offer.Video(p)
+		}
 	}
 	if err := encoder.Require(j.Tools, j.Plan.Encoder); err != nil {
 		return encoder.Encoding{}, err
 	}
 	args, err := encoder.Video(j.Plan.Encoder, p)
-	return encoder.Encoding{Args: args}, err
+	if err != nil || j.Plan.Decoder == "" {
+		return encoder.Encoding{Args: args}, err
+	}
+	return offer.Decode(encoder.Encoding{Args: args}, j.Plan.Width, j.Plan.Height)
 }
 
 func (j *Job) encodeSegment(ctx context.Context, index int, enc []string) (Made, error) {
@@ -102,9 +108,9 @@ func (j *Job) encodeBy(ctx context.Context, index int, enc encoder.Encoding) (Ma
 	}
 	m := Made{Path: filepath.Join(j.Dir, fmt.Sprintf("segment-%04d.mp4", index)), Width: j.Plan.Width, Height: j.Plan.Height}
 	c := j.run("segment")
-	g.upload = enc.Filters
+	g.upload, g.scale = enc.Filters, enc.Scale
 	c.Watch, c.Device = ffmpeg.WatchFrames, enc.Device
-	c.Inputs = []ffmpeg.Input{{Path: j.Source, Options: inputOptions(g.video, s.Seek)}}
+	c.Inputs = []ffmpeg.Input{{Path: j.Source, Options: append(inputOptions(g.video, s.Seek), enc.Input...)}}
 	c.Args = append([]string{"-copyts"}, j.videoArgs(g)...)
 	c.Args = append(c.Args, enc.Args...)
 	c.Args = append(c.Args, colorArgs()...)

@@ -62,7 +62,7 @@ func sourceFault(format string, args ...any) *render.Error {
 	return e
 }
 
-// deviceFault is the failure of an encode on a graphics device, of which nobody
+// deviceFault is the failure of an encode that needs a graphics device, of which nobody
 // can tell whether device, driver or source is to blame: without the device it
 // will show. Its message is part of the render's result.
 func deviceFault(name string, tail []string, err error) *render.Error {
@@ -70,7 +70,11 @@ func deviceFault(name string, tail []string, err error) *render.Error {
 	if reason == "" {
 		reason = strings.TrimSuffix(render.AsError(err).Message, ".")
 	}
-	return jobFault("The hardware encoder %s failed: %s.", name, strings.TrimSuffix(reason, ".")).WithCause(err)
+	what := "encoder"
+	if name == render.DecoderCUDA {
+		what = "decoder"
+	}
+	return jobFault("The hardware %s %s failed: %s.", what, name, strings.TrimSuffix(reason, ".")).WithCause(err)
 }
 
 // jobFault is a stage that failed here and may succeed elsewhere.

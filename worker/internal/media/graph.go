@@ -3,6 +3,7 @@ package media
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -25,6 +26,9 @@ type graph struct {
 	overlayHeight int
 	position      render.Position
 	opacity       float64
+	// scale are the filters that begin the graph where a device decodes: they
+	// bring its frames, in the plan's size, into memory. "" for none.
+	scale string
 	// upload are the filters that end the graph for a hardware encoder, "" for
 	// none.
 	upload string
@@ -53,7 +57,7 @@ func (g graph) String() string {
 		w, h = h, w
 	}
 	chain := []string{
-		fmt.Sprintf("scale=w=%d:h=%d", w, h),
+		or(g.scale, fmt.Sprintf("scale=w=%d:h=%d", w, h)),
 		fmt.Sprintf("setpts=PTS-(%d)", g.plan.StartTicks),
 	}
 	if g.video.Interlaced {
@@ -143,6 +147,13 @@ func (g graph) lacks(t *ffmpeg.Tools) string {
 		}
 	}
 	return ""
+}
+
+// CUDADecodes reports whether a device's decoder serves for the stream: what its
+// filters make of others is not what the graph makes of them.
+func CUDADecodes(v *render.Stream) bool {
+	return slices.Contains([]string{"h264", "hevc", "vp9", "av1"}, v.Codec) && v.PixelFormat == "yuv420p" &&
+		!wideGamut(v) && !v.Interlaced && v.Rotation == 0
 }
 
 // hdTall is where untagged pictures are taken for BT.709 rather than BT.601,

@@ -39,11 +39,16 @@ func deviceJob(t *testing.T, f *standin.FFmpeg, format render.Format, name strin
 func TestSegmentsOfDevices(t *testing.T) {
 	t.Parallel()
 	node := encoder.Device{Kind: encoder.KindDRI, Name: "/dev/dri/renderD128"}
-	for name, format := range map[string]render.Format{"h264_vaapi": render.FormatMP4, "h264_qsv": render.FormatMOV, "vp9_vaapi": render.FormatWebM} {
+	for name, format := range map[string]render.Format{
+		"h264_vaapi": render.FormatMP4, "h264_qsv": render.FormatMOV, "vp9_vaapi": render.FormatWebM, render.DecoderCUDA: render.FormatMP4,
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := standin.New(t)
 			j := deviceJob(t, f, format, name, encoder.Offer{Encoder: name, Device: node})
+			if name == render.DecoderCUDA {
+				j.Plan.Encoder, j.Plan.Decoder = "libx264", name
+			}
 			m, err := EncodeSegment(t.Context(), j, 0)
 			if err != nil || m.Frames != 30 {
 				t.Fatalf("%d frames, %v\n%s", m.Frames, err, strings.Join(m.LogTail, "\n"))
@@ -52,10 +57,8 @@ func TestSegmentsOfDevices(t *testing.T) {
 				t.Errorf("asked of devices: %v", got)
 			}
 			// The picture is the one that software would have made.
-			j.Plan.Encoder = map[render.Format]string{render.FormatWebM: "libvpx-vp9"}[format]
-			if j.Plan.Encoder == "" {
-				j.Plan.Encoder = "libx264"
-			}
+			_, _, j.Plan.Encoder = format.Codecs()
+			j.Plan.Decoder = ""
 			device, err := os.ReadFile(m.Path)
 			if err != nil {
 				t.Fatal(err)
@@ -142,3 +145,21 @@ func TestDevicesThatFail(t *testing.T) {
 }
 
 var errLate = errors.New("late")
+
+func TestCUDADecodes(t *testing.T) {
+	t.Parallel()
+	plain := render.Stream{Codec: "hevc", PixelFormat: "yuv420p", ColorPrimaries: "bt709"}
+	if !CUDADecodes(&plain) {
+		t.Errorf("not %+v", plain)
+	}
+	for name, change := range map[string]func(*render.Stream){
+		"10 bits": func(v *render.Stream) { v.PixelFormat = "yuv420p10le" }, "HDR": func(v *render.Stream) { v.HDR = hdrHLG },
+		"interlaced": func(v *render.Stream) { v.Interlaced = true }, "turned": func(v *render.Stream) { v.Rotation = 90 },
+		"wide gamut": func(v *render.Stream) { v.ColorPrimaries = "bt2020" }, "another codec": func(v *render.Stream) { v.Codec = "prores" },
+	} {
+		v := plain
+		if change(&v); CUDADecodes(&v) {
+			t.Errorf("%s: %+v", name, v)
+		}
+	}
+}

@@ -417,8 +417,8 @@ func (b *bench) plan(ctx context.Context) (*render.StageResult, error) {
 	return &render.StageResult{Plan: &plan, Overlay: overlay}, nil
 }
 
-// hardware puts a hardware encoder into the plan, where the render may use one
-// and a living worker has one. While it is not known who lives, nobody has any:
+// hardware puts a device into the plan, where the render may use one and a
+// living worker has one. While it is not known who lives, nobody has any:
 // that is no reason to keep a render waiting, unless it must have one.
 func (b *bench) hardware(ctx context.Context, plan *render.Plan) error {
 	rec := b.claim.Record
@@ -426,16 +426,10 @@ func (b *bench) hardware(ctx context.Context, plan *render.Plan) error {
 		return nil
 	}
 	workers, err := b.claim.Workers(ctx)
-	switch name := render.HardwareEncoder(plan.VideoCodec, workers); {
-	case name != "":
-		plan.Encoder = name
-	case rec.Spec.Hardware != render.HardwareRequire:
-	case err != nil:
+	if err != nil && rec.Spec.Hardware == render.HardwareRequire {
 		return render.Errorf(render.CodeUnavailable, render.BlameFarm, "It is not known which workers have graphics hardware.").WithCause(err)
-	default:
-		return render.NoHardware(plan.VideoCodec)
 	}
-	return nil
+	return plan.ChooseHardware(rec.Spec.Hardware, workers, media.CUDADecodes(rec.Source.Facts.VideoStream()))
 }
 
 func (b *bench) segment(ctx context.Context) (*render.StageResult, error) {

@@ -62,6 +62,7 @@ and continue at the next start. The second one ends it at once.
 	f.StringVar(&dataDir, "data-dir", "", "directory of everything the farm keeps (default "+defaultDataDir()+")")
 	f.StringVar(&o.KeysFile, "keys-file", "", "file of API keys; none are asked for without it, which only a loopback address allows")
 	f.StringVar(&o.ApprovalPolicy, "approval-policy", "agent", "who decides on watermark previews: agent, or human for only a person who signs in on the approval page with the code printed here")
+	f.StringVar(&o.Devices, "devices", "auto", "graphics devices that encode: auto, none, or a list such as nvidia:0,dri:/dev/dri/renderD128")
 	f.IntVar(&o.Slots, "workers", 0, "encoding stages that run at once (default 2: ffmpeg uses all cores by itself)")
 	return cmd
 }

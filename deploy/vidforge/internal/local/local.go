@@ -43,6 +43,8 @@ type Options struct {
 	Stdio *gateway.Stdio
 	// Slots is how many encoding stages run at once; 0 leaves it to the worker.
 	Slots int
+	// Devices are the graphics devices that encode; see worker.Config.
+	Devices string
 	// Version of the worker, for listings; the gateway knows its own.
 	Version string
 	// Logger is required.
@@ -120,7 +122,7 @@ func Start(ctx context.Context, o Options) (_ *Farm, err error) {
 	// Both at once: the worker first tries out what ffmpeg can do.
 	work := f.launch(ctx, "worker", func(ctx context.Context, ready func()) error {
 		return worker.Run(ctx, worker.Config{
-			Endpoints: servers.Endpoints(), Version: o.Version, Slots: o.Slots, ScratchDir: scratch, Ready: ready, Logger: o.Logger,
+			Endpoints: servers.Endpoints(), Version: o.Version, Slots: o.Slots, Devices: o.Devices, ScratchDir: scratch, Ready: ready, Logger: o.Logger,
 		})
 	})
 	serve := f.launch(ctx, "gateway", func(ctx context.Context, ready func()) error {
