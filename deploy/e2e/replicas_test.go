@@ -55,7 +55,7 @@ func newReplicas(t *testing.T, n int, c gateway.Config) *replicas {
 	for range n {
 		r.all = append(r.all, r.start())
 	}
-	balancer := httptest.NewServer(&httputil.ReverseProxy{
+	balancer := httptest.NewServer(proxy(&httputil.ReverseProxy{
 		Rewrite: func(pr *httputil.ProxyRequest) {
 			pr.SetURL(r.turn())
 			pr.Out.Host = pr.In.Host
@@ -63,11 +63,24 @@ func newReplicas(t *testing.T, n int, c gateway.Config) *replicas {
 		FlushInterval: -1,
 		ErrorHandler:  func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
 		ErrorLog:      slog.NewLogLogger(slog.DiscardHandler, 0),
-	})
+	}))
 	balancer.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
 	r.url = balancer.URL
 	t.Cleanup(func() { balancer.CloseClientConnections(); balancer.Close() })
 	return r
+}
+
+// proxy lets a proxy send an answer on while the request's body is still read,
+// which it is until its very end was seen: otherwise net/http takes the body
+// from the proxy with the first byte of an answer, the proxy then breaks off its
+// own request, and cuts the answer.
+func proxy(p *httputil.ReverseProxy) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
+			panic(err)
+		}
+		p.ServeHTTP(w, r)
+	})
 }
 
 func (r *replicas) start() *replica {

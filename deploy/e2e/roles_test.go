@@ -135,7 +135,7 @@ func (f *rolesFarm) counted() string {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	proxy := httptest.NewServer(&httputil.ReverseProxy{
+	counting := httptest.NewServer(proxy(&httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)
 			r.Out.Host = r.In.Host // it is signed
@@ -147,9 +147,9 @@ func (f *rolesFarm) counted() string {
 			}
 			return nil
 		},
-	})
-	f.t.Cleanup(proxy.Close)
-	return proxy.URL
+	}))
+	f.t.Cleanup(counting.Close)
+	return counting.URL
 }
 
 func (f *rolesFarm) endpoints(user string) farm.Endpoints {

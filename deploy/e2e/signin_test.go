@@ -38,10 +38,10 @@ func startSignInFarm(t *testing.T) *signInFarm {
 	share := embeddedtest.Servers(t)
 	var targets [2]*url.URL
 	var turn atomic.Uint64
-	front := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(p *httputil.ProxyRequest) {
+	front := httptest.NewServer(proxy(&httputil.ReverseProxy{Rewrite: func(p *httputil.ProxyRequest) {
 		p.SetURL(targets[turn.Add(1)%2])
 		p.Out.Host = p.In.Host
-	}})
+	}}))
 	t.Cleanup(front.Close)
 	f := &signInFarm{T: t, base: front.URL, idp: idp.New(t, idp.Options{
 		Users: []idp.User{
