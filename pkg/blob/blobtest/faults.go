@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -482,10 +483,13 @@ func (b *breaking) ReadAt(p []byte, off int64) (int, error) {
 // shrinking is a file of which every part's second reading finds less.
 type shrinking struct {
 	*bytes.Reader
+	mu   sync.Mutex // parts are read at once
 	read int64
 }
 
 func (s *shrinking) ReadAt(p []byte, off int64) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if off < s.read { // again
 		return 0, io.EOF
 	}
