@@ -52,7 +52,7 @@ func proveDevices(ctx context.Context, cfg Config, prover encoder.Prover) ([]*de
 }
 
 // abilities are what the worker takes and has now, for the registry.
-func (w *worker) abilities() (classes []render.Class, encoders []string) {
+func (w *worker) abilities() (classes []render.Class, encoders []string, devices int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	classes, encoders = []render.Class{render.ClassPreview, render.ClassCPU}, slices.Clone(w.encoders)
@@ -60,12 +60,15 @@ func (w *worker) abilities() (classes []render.Class, encoders []string) {
 		for _, o := range d.offers {
 			encoders = append(encoders, o.Encoder)
 		}
+		if len(d.offers) > 0 {
+			devices++
+		}
 	}
-	if len(encoders) > len(w.encoders) {
+	if devices > 0 {
 		classes = append(classes, render.ClassGPU)
 	}
 	slices.Sort(encoders)
-	return classes, slices.Compact(encoders)
+	return classes, slices.Compact(encoders), devices
 }
 
 // runnerFor is the runner of a slot: a device's knows its encoders.

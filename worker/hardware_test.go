@@ -42,8 +42,8 @@ func TestDevices(t *testing.T) {
 		for _, d := range w.devices {
 			names = append(names, d.String())
 		}
-		gotClasses, gotEncoders := w.abilities()
-		if strings.Join(names, " ") != devices || !slices.Equal(gotClasses, classes) || strings.Join(gotEncoders, " ") != encoders {
+		gotClasses, gotEncoders, gotDevices := w.abilities()
+		if strings.Join(names, " ") != devices || !slices.Equal(gotClasses, classes) || strings.Join(gotEncoders, " ") != encoders || gotDevices != len(names) {
 			t.Errorf("%s: devices %v, classes %v, encoders %v", mode, names, gotClasses, gotEncoders)
 		}
 	}

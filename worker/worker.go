@@ -388,10 +388,10 @@ func (w *worker) beat(ctx context.Context) {
 }
 
 func (w *worker) register(ctx context.Context) {
-	classes, encoders := w.abilities()
+	classes, encoders, devices := w.abilities()
 	err := w.stores.Progress.Beat(ctx, progress.Worker{
 		ID: w.cfg.ID, Version: w.cfg.Version, Classes: classes,
-		Slots: w.cfg.Slots + len(w.devices), Busy: int(w.busy.Load()), Encoders: encoders, Started: w.started, Seen: time.Now(),
+		Slots: w.cfg.Slots + devices, Busy: int(w.busy.Load()), Encoders: encoders, Devices: devices, Started: w.started, Seen: time.Now(),
 	})
 	if err != nil && ctx.Err() == nil {
 		w.log.DebugContext(ctx, "register", "error", err)

@@ -312,6 +312,9 @@ func (f *rolesFarm) enqueues(t *testing.T, w render.Work) {
 		t.Fatal(err)
 	}
 	class := w.Stage.Class()
+	if _, err := q.Unfinished(t.Context(), class); err != nil {
+		t.Errorf("a worker cannot count works: %v", err)
+	}
 	for deadline := time.Now().Add(time.Minute); ; <-time.After(50 * time.Millisecond) {
 		d, err := f.stores.Jobs.Depth(t.Context(), class)
 		if err != nil || time.Now().After(deadline) {

@@ -297,6 +297,15 @@ func (c *Claim) Interrupt() { c.cancel(ErrNoLongerWanted) }
 // Workers lists the workers that are alive, as far as it is known.
 func (c *Claim) Workers(ctx context.Context) ([]progress.Worker, error) { return c.farm.Workers(ctx) }
 
+// Unfinished counts the works of a class that wait or run.
+func (c *Claim) Unfinished(ctx context.Context, class render.Class) (int, error) {
+	n, err := c.farm.stores.Jobs.Unfinished(ctx, class)
+	if err != nil {
+		return 0, unavailable("count works", err)
+	}
+	return n, nil
+}
+
 // Report sends a progress sample; the claim fills in who and what. It never
 // fails the work: the numbers are disposable.
 func (c *Claim) Report(ctx context.Context, s progress.Sample) {

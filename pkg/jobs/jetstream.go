@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -582,6 +583,28 @@ func (q *JetStream) Depth(ctx context.Context, class render.Class) (Depth, error
 		return Depth{}, fmt.Errorf("depth of %s: %w", class, err)
 	}
 	return d, nil
+}
+
+// Unfinished implements Queue.
+func (q *JetStream) Unfinished(ctx context.Context, class render.Class) (int, error) {
+	if !slices.Contains(render.Classes(), class) {
+		return 0, fmt.Errorf("count works: unknown class %q", class)
+	}
+	n := 0
+	for name, s := range map[string]jetstream.Stream{"backlog": q.backlog, "work": q.work} {
+		err := jsretry.Do(ctx, q.cfg.Timeout, func(ctx context.Context) error {
+			info, err := s.Info(ctx, jetstream.WithSubjectFilter(q.root+name+"."+string(class)+".>"))
+			if err != nil {
+				return fmt.Errorf("ask the %s stream: %w", name, err)
+			}
+			n += len(info.State.Subjects)
+			return nil
+		})
+		if err != nil {
+			return 0, fmt.Errorf("count works of %s: %w", class, err)
+		}
+	}
+	return n, nil
 }
 
 func count(n uint64) int { return int(min(n, 1<<31-1)) }

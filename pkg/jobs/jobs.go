@@ -91,6 +91,10 @@ type Queue interface {
 	// own counts, which lag a little; the backlog's may be off by a few until
 	// a dispatcher has looked at all of it.
 	Depth(ctx context.Context, class render.Class) (Depth, error)
+	// Unfinished counts the works of a class that wait or run; one on its way
+	// from the backlog to the class stream may count twice. Unlike Depth it
+	// names each of them, so it is for classes of which few wait.
+	Unfinished(ctx context.Context, class render.Class) (int, error)
 }
 
 // Depth is how much work of a class there is.

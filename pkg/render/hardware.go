@@ -77,17 +77,32 @@ func (p *Plan) Needs() string {
 // OnHardware reports whether the plan's segments need a device.
 func (p *Plan) OnHardware() bool { return p != nil && p.Needs() != "" }
 
+// worksPerDevice is how many works may wait or run for each device before a
+// render that only prefers devices is planned for processors: these are many,
+// and would stand idle beside a device with a long queue.
+const worksPerDevice = 4
+
 // ChooseHardware puts into a plan what living workers have: an encoder, else,
-// where it would serve, the decoder. Errors are those of NoHardware.
-func (p *Plan) ChooseHardware(choice Hardware, workers []Worker, decodes bool) error {
-	if name := HardwareEncoder(p.VideoCodec, workers); name != "" {
-		p.Encoder = name
-		return nil
+// where it would serve, the decoder; unless the render need not wait for one and
+// too much does. unfinished are the works of class gpu. Errors are those of
+// NoHardware.
+func (p *Plan) ChooseHardware(choice Hardware, workers []Worker, unfinished int, decodes bool) error {
+	free := func(name string) bool {
+		devices := 0
+		for _, w := range workers {
+			if w.Offers(name) {
+				devices += w.Devices
+			}
+		}
+		return unfinished < worksPerDevice*devices
 	}
-	if choice == HardwareRequire {
+	name := HardwareEncoder(p.VideoCodec, workers)
+	switch {
+	case choice == HardwareRequire && name == "":
 		return NoHardware(p.VideoCodec)
-	}
-	if decodes && slices.ContainsFunc(workers, func(w Worker) bool { return w.Offers(DecoderCUDA) }) {
+	case name != "" && (choice == HardwareRequire || free(name)):
+		p.Encoder = name
+	case name == "" && decodes && free(DecoderCUDA):
 		p.Decoder = DecoderCUDA
 	}
 	return nil

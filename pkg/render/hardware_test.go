@@ -89,23 +89,28 @@ func TestHardwareOverEveryPlace(t *testing.T) {
 func TestChooseHardware(t *testing.T) {
 	t.Parallel()
 	gpu := func(encoders ...string) []render.Worker {
-		return []render.Worker{{Classes: []render.Class{render.ClassGPU}, Encoders: encoders}}
+		return []render.Worker{{Classes: []render.Class{render.ClassGPU}, Encoders: encoders, Devices: 2}}
 	}
 	for name, c := range map[string]struct {
 		choice  render.Hardware
 		workers []render.Worker
+		waiting int
 		decodes bool
 		needs   string
 		fails   bool
 	}{
-		"an encoder":                        {render.HardwarePrefer, gpu("h264_nvenc", "cuda"), true, "h264_nvenc", false},
-		"a decoder":                         {render.HardwarePrefer, gpu("libx264", "cuda"), true, "cuda", false},
-		"a decoder for another source":      {render.HardwarePrefer, gpu("libx264", "cuda"), false, "", false},
-		"nothing":                           {render.HardwarePrefer, gpu("libx264"), true, "", false},
-		"a decoder is not what is required": {render.HardwareRequire, gpu("libx264", "cuda"), true, "", true},
+		"an encoder":                        {render.HardwarePrefer, gpu("h264_nvenc", "cuda"), 0, true, "h264_nvenc", false},
+		"a decoder":                         {render.HardwarePrefer, gpu("libx264", "cuda"), 0, true, "cuda", false},
+		"a decoder for another source":      {render.HardwarePrefer, gpu("libx264", "cuda"), 0, false, "", false},
+		"nothing":                           {render.HardwarePrefer, gpu("libx264"), 0, true, "", false},
+		"a decoder is not what is required": {render.HardwareRequire, gpu("libx264", "cuda"), 0, true, "", true},
+		"a device with a short queue":       {render.HardwarePrefer, gpu("h264_nvenc"), 7, true, "h264_nvenc", false},
+		"a device with a long queue":        {render.HardwarePrefer, gpu("h264_nvenc", "cuda"), 8, true, "", false},
+		"a decoder with a long queue":       {render.HardwarePrefer, gpu("cuda"), 8, true, "", false},
+		"a long queue that must be stood":   {render.HardwareRequire, gpu("h264_nvenc"), 800, true, "h264_nvenc", false},
 	} {
 		p := render.Plan{VideoCodec: "h264", Encoder: "libx264"}
-		err := p.ChooseHardware(c.choice, c.workers, c.decodes)
+		err := p.ChooseHardware(c.choice, c.workers, c.waiting, c.decodes)
 		if p.Needs() != c.needs || p.OnHardware() != (c.needs != "") || (render.CodeOf(err) == render.CodeRenderFailed) != c.fails {
 			t.Errorf("%s: needs %q, %v", name, p.Needs(), err)
 		}

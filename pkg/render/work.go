@@ -119,6 +119,8 @@ type Worker struct {
 	Slots    int // works that it takes at once
 	Busy     int // works that it does now
 	Encoders []string
-	Started  time.Time
-	Seen     time.Time
+	// Devices is the number of graphics devices that work, each with a slot.
+	Devices int
+	Started time.Time
+	Seen    time.Time
 }

@@ -185,6 +185,7 @@ func FromWorker(w render.Worker) *vidforgev1.Worker {
 		Slots:     fromInt(w.Slots),
 		Busy:      fromInt(w.Busy),
 		Encoders:  w.Encoders,
+		Devices:   fromInt(w.Devices),
 		StartTime: fromTime(w.Started),
 		SeenTime:  fromTime(w.Seen),
 	}
@@ -205,6 +206,7 @@ func ToWorker(p *vidforgev1.Worker) (render.Worker, error) {
 		Slots:    int(p.GetSlots()),
 		Busy:     int(p.GetBusy()),
 		Encoders: p.GetEncoders(),
+		Devices:  int(p.GetDevices()),
 		Started:  d.time("start_time", p.GetStartTime()),
 		Seen:     d.time("seen_time", p.GetSeenTime()),
 	}

@@ -289,11 +289,17 @@ func testClasses(t *testing.T, b *bench) {
 		jobs.Message{Work: render.Work{Tenant: alice, Task: task, Generation: 1, Stage: render.StageAudio}},
 		segment(alice, task, 0),
 	))
-	for class, n := range map[render.Class]int{render.ClassPreview: 2, render.ClassCPU: 2, render.ClassGPU: 0} {
-		for range n {
+	onDevice := segment(alice, task, 1)
+	onDevice.Class = render.ClassGPU
+	ok(t, b.Enqueue(ctx, onDevice))
+	for class, n := range map[render.Class]int{render.ClassPreview: 2, render.ClassCPU: 2, render.ClassGPU: 1} {
+		for i := range n {
 			d := b.fetch(t, class)
-			if got := d.Message().Work.Stage.Class(); got != class {
+			if got := d.Message().InClass(); got != class {
 				t.Errorf("%s came from class %s", got, class)
+			}
+			if got, err := b.Unfinished(ctx, class); err != nil || got != n-i {
+				t.Errorf("%d unfinished in class %s, %v, want %d", got, class, err, n-i)
 			}
 			ok(t, d.Ack(ctx))
 		}
@@ -408,10 +414,11 @@ func testMalformedIDs(t *testing.T, b *bench) {
 			"Schedule name": func() error {
 				return b.Schedule(ctx, jobs.Timer{Tenant: alice, Task: id, Name: s + "*", At: time.Now()})
 			},
-			"Cancel":   func() error { return b.Cancel(ctx, render.ID(s)) },
-			"Fetch":    func() error { _, err := b.Fetch(ctx, class, moment); return err },
-			"Dispatch": func() error { return b.Dispatch(ctx, class) },
-			"Depth":    func() error { _, err := b.Depth(ctx, class); return err },
+			"Cancel":     func() error { return b.Cancel(ctx, render.ID(s)) },
+			"Fetch":      func() error { _, err := b.Fetch(ctx, class, moment); return err },
+			"Dispatch":   func() error { return b.Dispatch(ctx, class) },
+			"Depth":      func() error { _, err := b.Depth(ctx, class); return err },
+			"Unfinished": func() error { _, err := b.Unfinished(ctx, class); return err },
 		}
 		for part, w := range map[string]render.Work{
 			"task":  {Tenant: alice, Task: render.ID(s), Generation: 1, Stage: render.StagePlan},

@@ -387,7 +387,9 @@ type Worker struct {
 	// When the process started, by its own clock.
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
 	// Last beat, by its own clock.
-	SeenTime      *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=seen_time,json=seenTime,proto3" json:"seen_time,omitempty"`
+	SeenTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=seen_time,json=seenTime,proto3" json:"seen_time,omitempty"`
+	// Graphics devices that work, each with a slot of its own.
+	Devices       int32 `protobuf:"varint,9,opt,name=devices,proto3" json:"devices,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -478,6 +480,13 @@ func (x *Worker) GetSeenTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Worker) GetDevices() int32 {
+	if x != nil {
+		return x.Devices
+	}
+	return 0
+}
+
 var File_vidforge_v1_message_proto protoreflect.FileDescriptor
 
 const file_vidforge_v1_message_proto_rawDesc = "" +
@@ -515,7 +524,7 @@ const file_vidforge_v1_message_proto_rawDesc = "" +
 	"\f_frames_doneB\x0f\n" +
 	"\r_frames_totalB\x06\n" +
 	"\x04_fpsB\b\n" +
-	"\x06_speed\"\x9a\x02\n" +
+	"\x06_speed\"\xb4\x02\n" +
 	"\x06Worker\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12,\n" +
@@ -525,7 +534,8 @@ const file_vidforge_v1_message_proto_rawDesc = "" +
 	"\bencoders\x18\x06 \x03(\tR\bencoders\x129\n" +
 	"\n" +
 	"start_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x127\n" +
-	"\tseen_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\bseenTimeB;Z9github.com/vidforge/vidforge/proto/vidforge/v1;vidforgev1b\x06proto3"
+	"\tseen_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\bseenTime\x12\x18\n" +
+	"\adevices\x18\t \x01(\x05R\adevicesB;Z9github.com/vidforge/vidforge/proto/vidforge/v1;vidforgev1b\x06proto3"
 
 var (
 	file_vidforge_v1_message_proto_rawDescOnce sync.Once

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -429,7 +430,13 @@ func (b *bench) hardware(ctx context.Context, plan *render.Plan) error {
 	if err != nil && rec.Spec.Hardware == render.HardwareRequire {
 		return render.Errorf(render.CodeUnavailable, render.BlameFarm, "It is not known which workers have graphics hardware.").WithCause(err)
 	}
-	return plan.ChooseHardware(rec.Spec.Hardware, workers, media.CUDADecodes(rec.Source.Facts.VideoStream()))
+	unfinished := 0
+	if slices.ContainsFunc(workers, func(w render.Worker) bool { return w.Devices > 0 }) {
+		if unfinished, err = b.claim.Unfinished(ctx, render.ClassGPU); err != nil {
+			return err
+		}
+	}
+	return plan.ChooseHardware(rec.Spec.Hardware, workers, unfinished, media.CUDADecodes(rec.Source.Facts.VideoStream()))
 }
 
 func (b *bench) segment(ctx context.Context) (*render.StageResult, error) {
