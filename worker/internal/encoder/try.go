@@ -108,7 +108,7 @@ func compare(ctx context.Context, t *ffmpeg.Tools, dir string, e Encoding, filte
 	if read.Frames() != tryFrames {
 		return fmt.Errorf("%d of %d frames decoded", read.Frames(), tryFrames)
 	}
-	worst, err := worstPSNR(filepath.Join(dir, tryStats))
+	worst, err := WorstPSNR(filepath.Join(dir, tryStats))
 	if err != nil {
 		return err
 	}
@@ -125,8 +125,9 @@ func canvas() ffmpeg.Input {
 
 var framePSNR = regexp.MustCompile(`\bpsnr_avg:(\S+)`)
 
-// worstPSNR reads the statistics of the psnr filter, a line for each frame.
-func worstPSNR(path string) (float64, error) {
+// WorstPSNR reads a file of statistics of the psnr filter, and returns how like
+// the other its worst frame is, in decibels.
+func WorstPSNR(path string) (float64, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return 0, fmt.Errorf("compare its output: %w", err)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/vidforge/vidforge/pkg/render"
 	"github.com/vidforge/vidforge/worker/internal/encoder"
@@ -134,8 +135,47 @@ func (j *Job) encodeBy(ctx context.Context, index int, enc encoder.Encoding) (Ma
 	if got, want := check.Frames(), s.To-s.From; got != want {
 		return m, jobFault("The encoded segment holds %d frames instead of %d.", got, want)
 	}
+	if enc.Device {
+		check, err := j.checkFirst(ctx, g, s, m.Path)
+		m.CPU += check.CPU
+		if err != nil {
+			return m, err
+		}
+	}
 	m.Frames = s.To - s.From
 	return m, nil
+}
+
+const (
+	firstStats = "first.psnr"
+	// firstPSNR, in decibels, is what any encoder reaches; pictures of something
+	// else are below.
+	firstPSNR = 15
+)
+
+// checkFirst compares a segment's first frame with the one that the processor
+// makes: drivers are known that say nothing and encode something else.
+func (j *Job) checkFirst(ctx context.Context, g graph, s render.Segment, path string) (ffmpeg.Result, error) {
+	g.upload, g.scale, g.to = "", "", g.from+1
+	want := strings.NewReplacer("[in]", fmt.Sprintf("[0:%d]", g.video.Index), "[out]", "[want]").Replace(g.String())
+	c := j.run("verify")
+	c.Inputs = []ffmpeg.Input{{Path: j.Source, Options: inputOptions(g.video, s.Seek)}, {Path: path}}
+	c.Args = []string{"-copyts", "-filter_complex",
+		want + ";[1:v:0]trim=end_frame=1,settb=1/1000,setpts=0[made];[want]settb=1/1000,setpts=0[first];[made][first]psnr=stats_file=" + firstStats,
+		"-frames:v", "1", "-fps_mode", "passthrough", "-f", "null", "-"}
+	c.OnProgress = nil
+	res, err := j.Tools.Run(ctx, c)
+	if err != nil {
+		return res, runFailed(ctx, "compare the encoded video", res, err)
+	}
+	like, err := encoder.WorstPSNR(filepath.Join(j.Dir, firstStats))
+	if err != nil {
+		return res, workerFault("compare the encoded video", err)
+	}
+	if like < firstPSNR {
+		return res, jobFault("The picture that came out is another.")
+	}
+	return res, nil
 }
 
 func tooFewFrames(got, want int64, res ffmpeg.Result) error {

@@ -110,6 +110,7 @@ func TestDevicesThatFail(t *testing.T) {
 		standin.NoDevice:     "Cannot load libcuda.so.1.",
 		standin.SessionLimit: "OpenEncodeSessionEx failed: out of memory (10): (no details).",
 		standin.Short:        "5 of 30 frames came out.",
+		standin.WrongPicture: "The picture that came out is another.",
 	} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
