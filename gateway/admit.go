@@ -74,6 +74,9 @@ func (c Config) quotas() (func(render.Tenant, farm.Limits) farm.Limits, error) {
 		if own.RenderMinutes != nil {
 			l.RenderTime = time.Duration(*own.RenderMinutes) * time.Minute
 		}
+		if own.StorageBytes != nil {
+			l.StorageBytes = *own.StorageBytes
+		}
 		return l
 	}, nil
 }
@@ -83,7 +86,7 @@ func (s *server) shownLimits(f facade, of func(render.Tenant) limits.Limits) fun
 	return func(tenant render.Tenant) contract.Limits {
 		l, q := of(tenant), f.LimitsOf(tenant)
 		out := contract.Limits{
-			MaxAssetBytes: f.Limits().MaxAssetBytes, MaxConcurrentRenders: q.MaxConcurrent, RequestsPerSecond: l.RequestRate, RequestsAtOnce: l.RequestBurst,
+			MaxAssetBytes: f.Limits().MaxAssetBytes, MaxStorageBytes: q.StorageBytes, MaxConcurrentRenders: q.MaxConcurrent, RequestsPerSecond: l.RequestRate, RequestsAtOnce: l.RequestBurst,
 			MaxOpenRequests: l.OpenRequests, MaxSessions: max(0, s.cfg.MaxSessions),
 		}
 		if q.Window == render.WindowDay {

@@ -108,6 +108,9 @@ type Config struct {
 	// RenderWindow, a day or a month in UTC. Default to no limit, and a month.
 	RenderMinutes int
 	RenderWindow  string
+	// StorageBytes of uploads that a tenant may keep at once. Default to no
+	// limit.
+	StorageBytes int64
 	// MaxAssetBytes of one upload. Defaults to 16 GiB.
 	MaxAssetBytes int64
 	// AssetRetention of an upload. Defaults to 7 days.
@@ -224,7 +227,7 @@ func (c Config) validate() error {
 	if _, err := render.ParseHardware(c.Hardware); err != nil {
 		return fmt.Errorf("invalid Hardware: %w", err)
 	}
-	if c.MaxConcurrent < 0 || c.RenderMinutes < 0 || c.MaxAssetBytes < 0 || c.MaxPresignBytes < 0 || c.SweepEvery < 0 || c.AssetRetention < 0 || c.StallTimeout < 0 || c.DrainDelay < 0 || c.ShutdownTimeout < 0 {
+	if c.MaxConcurrent < 0 || c.RenderMinutes < 0 || c.StorageBytes < 0 || c.MaxAssetBytes < 0 || c.MaxPresignBytes < 0 || c.SweepEvery < 0 || c.AssetRetention < 0 || c.StallTimeout < 0 || c.DrainDelay < 0 || c.ShutdownTimeout < 0 {
 		return errors.New("limits and times cannot be negative")
 	}
 	return nil
@@ -313,7 +316,7 @@ func run(ctx context.Context, c Config, operators *ops.Server) error {
 		}
 		f := farm.New(backends.Stores, farm.Config{
 			Hardware:   render.Hardware(c.Hardware),
-			RenderTime: time.Duration(c.RenderMinutes) * time.Minute, RenderWindow: render.Window(c.RenderWindow), LimitsOf: own,
+			RenderTime: time.Duration(c.RenderMinutes) * time.Minute, RenderWindow: render.Window(c.RenderWindow), StorageBytes: c.StorageBytes, LimitsOf: own,
 			MaxConcurrent: c.MaxConcurrent, MaxAssetBytes: c.MaxAssetBytes, AssetRetention: c.AssetRetention, PresignTTL: c.PresignTTL,
 			MaxPresignBytes: c.MaxPresignBytes, OrphanAge: c.OrphanAge, SweepEvery: c.SweepEvery, Tuning: c.Tuning, Metrics: metrics, Logger: c.Logger,
 		})

@@ -49,7 +49,7 @@ func TestRates(t *testing.T) {
 	}
 	b.key = keys[2]
 	shown, _ := object(t, b.call(noCaps, "vidforge_get_capabilities", "{}").Structured)["limits"].(map[string]any)
-	for name, want := range map[string]any{"requests_per_second": 0.5, "requests_at_once": 3.0, "max_concurrent_renders": 16.0, "render_minutes_per_month": 90.0, "max_open_requests": 2048.0, "max_sessions": 1024.0} {
+	for name, want := range map[string]any{"requests_per_second": 0.5, "requests_at_once": 3.0, "max_concurrent_renders": 16.0, "render_minutes_per_month": 90.0, "max_storage_bytes": 5e6, "max_open_requests": 2048.0, "max_sessions": 1024.0} {
 		if shown[name] != want {
 			t.Errorf("limits.%s is %v, want %v", name, shown[name], want)
 		}

@@ -143,6 +143,8 @@ type Limits struct {
 	MaxConcurrent *int `yaml:"max_concurrent,omitempty"`
 	// RenderMinutes of finished video in the gateway's window.
 	RenderMinutes *int `yaml:"render_minutes,omitempty"`
+	// StorageBytes of uploads that are kept at once.
+	StorageBytes *int64 `yaml:"storage_bytes,omitempty"`
 }
 
 // Who may decide on a watermark preview.
@@ -175,7 +177,7 @@ func (l Limits) validate(tenant string) error {
 	for name, wrong := range map[string]bool{
 		"request_rate": l.RequestRate != nil && !(*l.RequestRate >= 0), "request_burst": l.RequestBurst != nil && *l.RequestBurst < 0,
 		"open_requests": l.OpenRequests != nil && *l.OpenRequests < 0, "render_minutes": l.RenderMinutes != nil && *l.RenderMinutes < 0,
-		"max_concurrent": l.MaxConcurrent != nil && *l.MaxConcurrent < 1,
+		"max_concurrent": l.MaxConcurrent != nil && *l.MaxConcurrent < 1, "storage_bytes": l.StorageBytes != nil && *l.StorageBytes < 0,
 	} {
 		if wrong {
 			return fmt.Errorf("apikey: %s of tenant %s must not be negative; 0 is no limit, except for max_concurrent", name, tenant)

@@ -36,23 +36,9 @@ func (f *Farm) Upload(ctx context.Context, tenant render.Tenant, u Upload) (*ren
 	// What has no record is swept when it is old: the upload ends before that.
 	ctx, cancelUpload := context.WithTimeout(ctx, f.cfg.OrphanAge/2)
 	defer cancelUpload()
-	o, err := f.stores.Blobs.Put(ctx, blob.SourceKey(tenant, id, render.NewAttemptID()), u.Body, blob.PutOptions{
-		ContentType: "application/octet-stream", Size: u.Size, SHA256: u.SHA256, MaxSize: f.cfg.MaxAssetBytes,
-	})
-	switch {
-	case errors.Is(err, blob.ErrTooLarge):
-		return nil, f.uploadTooLarge()
-	case errors.Is(err, blob.ErrMismatch):
-		return nil, render.InvalidField("body", "", "The body does not have the announced length or SHA-256; the upload was cut off or changed on its way. Upload it again.").WithCause(err)
-	case errors.Is(err, blob.ErrBody), err != nil && ctx.Err() != nil:
-		return nil, render.InvalidField("body", "", "The upload broke off before its end; nothing was kept. Upload it again.").WithCause(err)
-	case err != nil:
-		// Also what a store says for ever, such as that its disk is full: the
-		// caller can do nothing else about it.
-		return nil, unavailable("store the upload", err)
-	case o.Size == 0:
-		f.removeOrphan(ctx, o.Key)
-		return nil, render.InvalidField("body", "", "The upload is empty; send the file's bytes as the request body.")
+	o, held, err := f.receive(ctx, tenant, id, u)
+	if err != nil {
+		return nil, err
 	}
 	failpoint.Hit(failpoint.UploadStored)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.cfg.ProbeWait+settleTimeout)
@@ -62,8 +48,10 @@ func (f *Farm) Upload(ctx context.Context, tenant render.Tenant, u Upload) (*ren
 	entry, err := f.stores.Ledger.CreateAsset(ctx, asset)
 	if err != nil {
 		f.removeOrphan(ctx, o.Key)
+		f.releaseStorage(ctx, tenant, held)
 		return nil, unavailable("store the asset's record", err)
 	}
+	f.settleStorage(ctx, tenant, held)
 	failpoint.Hit(failpoint.UploadRecorded)
 	if err := f.enqueueProbe(ctx, asset, u.Trace); err != nil {
 		// Reconciliation publishes it again.
@@ -71,6 +59,51 @@ func (f *Farm) Upload(ctx context.Context, tenant render.Tenant, u Upload) (*ren
 	}
 	failpoint.Hit(failpoint.UploadPublished)
 	return f.awaitProbe(ctx, entry.Asset), nil
+}
+
+// receive streams an upload's bytes into the store, within what its tenant may
+// store. After an error nothing is left.
+func (f *Farm) receive(ctx context.Context, tenant render.Tenant, id render.AssetID, u Upload) (o render.Object, held render.Hold, err error) {
+	most := f.cfg.MaxAssetBytes
+	defer func() {
+		if err != nil && held.ID != "" {
+			f.releaseStorage(ctx, tenant, held)
+		}
+	}()
+	if u.Size < 0 {
+		most, err = f.storageRoom(ctx, tenant)
+	} else {
+		held, err = f.holdStorage(ctx, tenant, "body", id, u.Size)
+	}
+	if err != nil {
+		return o, held, err
+	}
+	o, err = f.stores.Blobs.Put(ctx, blob.SourceKey(tenant, id, render.NewAttemptID()), u.Body, blob.PutOptions{
+		ContentType: "application/octet-stream", Size: u.Size, SHA256: u.SHA256, MaxSize: most,
+	})
+	switch {
+	case errors.Is(err, blob.ErrTooLarge) && most < f.cfg.MaxAssetBytes:
+		return o, held, f.overRoom(ctx, tenant, most)
+	case errors.Is(err, blob.ErrTooLarge):
+		return o, held, f.uploadTooLarge()
+	case errors.Is(err, blob.ErrMismatch):
+		return o, held, render.InvalidField("body", "", "The body does not have the announced length or SHA-256; the upload was cut off or changed on its way. Upload it again.").WithCause(err)
+	case errors.Is(err, blob.ErrBody), err != nil && ctx.Err() != nil:
+		return o, held, render.InvalidField("body", "", "The upload broke off before its end; nothing was kept. Upload it again.").WithCause(err)
+	case err != nil:
+		// Also what a store says for ever, such as that its disk is full: the
+		// caller can do nothing else about it.
+		return o, held, unavailable("store the upload", err)
+	case o.Size == 0:
+		f.removeOrphan(ctx, o.Key)
+		return o, held, render.InvalidField("body", "", "The upload is empty; send the file's bytes as the request body.")
+	}
+	if u.Size < 0 {
+		if held, err = f.holdStorage(ctx, tenant, "body", id, o.Size); err != nil { // others were faster
+			f.removeOrphan(ctx, o.Key)
+		}
+	}
+	return o, held, err
 }
 
 func (f *Farm) uploadTooLarge() *render.Error {

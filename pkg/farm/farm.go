@@ -37,6 +37,9 @@ type Config struct {
 	// RenderWindow. Default to no limit, and a month.
 	RenderTime   time.Duration
 	RenderWindow render.Window
+	// StorageBytes of a tenant's uploads that are kept at once. Default to no
+	// limit.
+	StorageBytes int64
 	// LimitsOf gives a tenant other limits than all. Nil: nobody has any.
 	LimitsOf func(tenant render.Tenant, all Limits) Limits
 	// MaxAssetBytes of one upload. Defaults to 16 GiB.

@@ -73,10 +73,15 @@ func (f *Farm) PresignUpload(ctx context.Context, tenant render.Tenant, a Announ
 		return nil, tooLarge("size_bytes", f.cfg.MaxPresignBytes, "a presigned upload is a single request; send a larger file to POST /v1/assets, which streams")
 	}
 	id := render.NewAssetID()
+	held, err := f.holdStorage(ctx, tenant, "size_bytes", id, a.Size)
+	if err != nil {
+		return nil, err
+	}
 	key := blob.IncomingKey(tenant, id)
 	p := &Presigned{}
 	p.URL, p.Header, p.Expires, err = f.stores.Blobs.PresignPut(ctx, key, blob.PresignOptions{TTL: f.cfg.PresignTTL, Size: a.Size, ContentType: a.MIMEType})
 	if err != nil {
+		f.releaseStorage(ctx, tenant, held)
 		return nil, unavailable("sign an upload", err)
 	}
 	now := f.now()
@@ -85,8 +90,9 @@ func (f *Farm) PresignUpload(ctx context.Context, tenant render.Tenant, a Announ
 		Created: now, Expires: now.Add(f.cfg.PresignTTL + finalizeGrace),
 	}
 	if _, err := f.stores.Ledger.CreateAsset(ctx, p.Asset); err != nil {
-		return nil, unavailable("store the asset's record", err)
+		return nil, unavailable("store the asset's record", err) // perhaps written: its bytes stay held
 	}
+	f.settleStorage(ctx, tenant, held)
 	return p, nil
 }
 

@@ -22,6 +22,8 @@ type Limits struct {
 	RenderTime time.Duration
 	// Window of RenderTime.
 	Window render.Window
+	// StorageBytes of uploads that are kept at once. 0: no limit.
+	StorageBytes int64
 }
 
 // Names of limits in details.limit of errors.
@@ -40,7 +42,7 @@ const (
 
 // LimitsOf are a tenant's limits as they now are.
 func (f *Farm) LimitsOf(tenant render.Tenant) Limits {
-	l := Limits{MaxConcurrent: f.cfg.MaxConcurrent, RenderTime: f.cfg.RenderTime, Window: f.cfg.RenderWindow}
+	l := Limits{MaxConcurrent: f.cfg.MaxConcurrent, RenderTime: f.cfg.RenderTime, Window: f.cfg.RenderWindow, StorageBytes: f.cfg.StorageBytes}
 	if f.cfg.LimitsOf != nil {
 		l = f.cfg.LimitsOf(tenant, l)
 	}

@@ -78,6 +78,7 @@ func flags(fs *flag.FlagSet, c *gateway.Config) {
 	fs.StringVar(&c.RenderWindow, "render-window", "month", "when render-minutes begin anew, in UTC: `day` or month")
 	fs.StringVar(&c.Hardware, "hardware", "prefer", "whether graphics `devices` encode: prefer, require or never")
 	fs.DurationVar(&c.StallTimeout, "stall-timeout", 0, "how long a body or an answer may stand still (default 1m)")
+	fs.Int64Var(&c.StorageBytes, "storage-bytes", 0, "bytes of uploads that a tenant may keep at once (default: no limit)")
 	fs.Int64Var(&c.MaxAssetBytes, "max-asset-bytes", 0, "largest upload in bytes (default 16 GiB)")
 	fs.DurationVar(&c.AssetRetention, "asset-retention", 0, "how long an upload is kept (default 168h)")
 	fs.DurationVar(&c.PresignTTL, "presign-ttl", 0, "how long a presigned upload may begin (default 1h)")

@@ -74,6 +74,7 @@ type Limits struct {
 	MaxAssetBytes        int64 `json:"max_asset_bytes"`
 	MaxConcurrentRenders int   `json:"max_concurrent_renders"`
 	// Those that follow are absent where there is no limit.
+	MaxStorageBytes       int64   `json:"max_storage_bytes,omitempty"`
 	RenderMinutesPerDay   int     `json:"render_minutes_per_day,omitempty"`
 	RenderMinutesPerMonth int     `json:"render_minutes_per_month,omitempty"`
 	RequestsPerSecond     float64 `json:"requests_per_second,omitempty"`

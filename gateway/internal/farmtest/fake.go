@@ -608,7 +608,7 @@ func (f *Farm) AllowRequest(_ context.Context, tenant render.Tenant, perSecond f
 
 // LimitsOf implements the facade.
 func (f *Farm) LimitsOf(render.Tenant) farm.Limits {
-	return farm.Limits{MaxConcurrent: 16, RenderTime: 90 * time.Minute, Window: render.WindowMonth}
+	return farm.Limits{MaxConcurrent: 16, RenderTime: 90 * time.Minute, Window: render.WindowMonth, StorageBytes: 5_000_000}
 }
 
 // Limits implements the facade.
