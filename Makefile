@@ -60,13 +60,13 @@ test: test-deps ## Run every module's tests; RACE=1 with the race detector
 	for m in $(MODULES); do \
 		echo "== $$m"; \
 		fresh=; if [ $$m = deploy/e2e ]; then fresh=-count=1; fi; \
-		(cd $$m && go test $(if $(RACE),-race) $$fresh -timeout 20m $(TESTFLAGS) ./...) || failed="$$failed $$m"; \
+		(cd $$m && go test $(if $(RACE),-race) $$fresh -timeout 30m $(TESTFLAGS) ./...) || failed="$$failed $$m"; \
 	done; \
 	if [ -n "$$failed" ]; then echo "FAILED:$$failed" >&2; exit 1; fi
 
 .PHONY: e2e
 e2e: test-deps ## Run the programs as processes, over real servers, with faults
-	cd deploy/e2e && go test $(if $(RACE),-race) -count=1 -timeout 20m $(TESTFLAGS) . ./command ./faults ./processes ./servers
+	cd deploy/e2e && go test $(if $(RACE),-race) -count=1 -timeout 30m $(TESTFLAGS) . ./command ./faults ./processes ./servers
 
 .PHONY: conformance
 conformance: ## Run the official MCP conformance suite
