@@ -136,7 +136,7 @@ func TestKeysAreReadAgain(t *testing.T) {
 	}
 	until := func(what, key string, want int) {
 		t.Helper()
-		deadline := time.Now().Add(20 * time.Second)
+		deadline := time.Now().Add(time.Minute)
 		for status(key) != want {
 			if time.Now().After(deadline) {
 				t.Fatalf("%s: still not %d", what, want)

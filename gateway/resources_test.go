@@ -316,7 +316,7 @@ func TestResourceSubscription(t *testing.T) {
 			if got != uri {
 				t.Errorf("update of %s, want %s", got, uri)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("no update of %s", uri)
 		}
 	}

@@ -64,7 +64,7 @@ func (r *running) wait(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the gateway does not stop")
 	}
 }
@@ -163,7 +163,7 @@ func TestDrainDelay(t *testing.T) {
 	t.Parallel()
 	r := start(t, Config{DrainDelay: time.Hour})
 	r.stop()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		code, body := get(t, "http://"+r.bound.OpsListen+"/readyz")
 		if code == 503 && body == "draining\n" {

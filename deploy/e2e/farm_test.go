@@ -93,7 +93,7 @@ func (b *bundle) work(class render.Class, fn func(*farm.Claim) (*render.StageRes
 
 func (b *bundle) claim(class render.Class) *farm.Claim {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	for {
 		c, err := b.Claim(ctx, class, "w1", 5*time.Second)

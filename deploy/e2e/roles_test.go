@@ -335,7 +335,7 @@ func (f *rolesFarm) refused(t *testing.T, subject string) {
 			if strings.Contains(v, `"`+subject+`"`) {
 				return
 			}
-		case <-time.After(30 * time.Second):
+		case <-time.After(2 * time.Minute):
 			t.Fatalf("%s was not refused", subject)
 		}
 	}

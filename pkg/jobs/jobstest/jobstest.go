@@ -29,7 +29,7 @@ const (
 
 	// soon is how long a wait may last that is expected to end by itself,
 	// moment how long one that is expected to end empty.
-	soon   = 30 * time.Second
+	soon   = 3 * time.Minute
 	moment = 300 * time.Millisecond
 )
 
@@ -254,7 +254,7 @@ func testMessages(t *testing.T, b *bench) {
 	again := &nats.Msg{Subject: msg.Subject, Data: msg.Data, Header: nats.Header{"TraceParent": {"00-y"}, "BAGGAGE": {"k=v"}}}
 	// A replicated stream lets go of an acknowledged message a little later.
 	_, err := b.js.PublishMsg(ctx, again)
-	for deadline := time.Now().Add(10 * time.Second); err != nil && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Minute); err != nil && time.Now().Before(deadline); {
 		_, err = b.js.PublishMsg(ctx, again)
 	}
 	ok(t, err)

@@ -57,7 +57,7 @@ func gone(t *testing.T, pids []int) {
 		_, state, _ := strings.Cut(string(b), ") ")
 		return err != nil || strings.HasPrefix(state, "Z") || strings.HasPrefix(state, "X")
 	}
-	limit := time.Now().Add(30 * time.Second)
+	limit := time.Now().Add(2 * time.Minute)
 	for _, pid := range pids {
 		for !ended(pid) && time.Now().Before(limit) {
 			time.Sleep(time.Millisecond)
