@@ -100,7 +100,8 @@ func (p Prover) Again(ctx context.Context, o Offer) error {
 
 func (p Prover) find(ctx context.Context, h hardware, d Device, known map[string]remembered) Finding {
 	o := Offer{Encoder: h.name, Device: d}
-	if r, ok := known[p.identity(o)]; ok {
+	// The cache may lie where others write: its arguments must be the table's.
+	if r, ok := known[p.identity(o)]; ok && (len(r.Extra) == 0 || slices.ContainsFunc(h.others, func(args []string) bool { return slices.Equal(args, r.Extra) })) {
 		o.Extra = r.Extra
 		return Finding{Offer: o, Cached: true}
 	}

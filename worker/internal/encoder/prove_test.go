@@ -161,6 +161,26 @@ func TestLowPower(t *testing.T) {
 			}
 		}
 	}
+	b, err := os.ReadFile(p.Cache)
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreign := strings.ReplaceAll(string(b), `"-low_power","1"`, `"-metadata","x=y"`)
+	if foreign == string(b) {
+		t.Fatalf("the cache holds %s", b)
+	}
+	if err := os.WriteFile(p.Cache, []byte(foreign), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	found, err := p.Prove(t.Context(), []Device{{KindDRI, "/dev/dri/renderD128"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, got := range found {
+		if got.Cached || slices.Contains(got.Extra, "-metadata") {
+			t.Errorf("arguments of a foreign cache: %+v", got)
+		}
+	}
 }
 
 func TestCacheIsBounded(t *testing.T) {
