@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vidforge/vidforge/pkg/render"
 	"github.com/vidforge/vidforge/pkg/standin"
@@ -30,7 +31,7 @@ func TestDevices(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := Config{Devices: "nvidia:0,nvidia:1,dri:/dev/dri/renderD128", Logger: slog.New(slog.DiscardHandler)}
-	prover := encoder.Prover{Tools: tools, Scratch: t.TempDir()}
+	prover := encoder.Prover{Tools: tools, Scratch: t.TempDir(), Limit: time.Minute}
 	w := &worker{encoders: []string{"libx264"}}
 	check := func(mode standin.Mode, devices string, classes []render.Class, encoders string) {
 		t.Helper()
