@@ -481,14 +481,12 @@ func (f *Farm) turnEpoch(ctx context.Context, o SweepOptions) (ledger.Epoch, err
 		if err != nil {
 			return epoch, err
 		}
-		switch {
-		case o.ConfirmEpoch && !o.DryRun:
-		case foreign:
-			return epoch, fmt.Errorf("%w: the bucket belongs to another ledger", ErrEpochChanged)
-		case ahead > epoch.Turn:
-			return epoch, fmt.Errorf("%w: the ledger is older than the bucket", ErrEpochChanged)
-		case len(marks) == 0 && epoch.Turn > 0:
-			return epoch, fmt.Errorf("%w: the bucket is not the one that was swept before", ErrEpochChanged)
+		if wrong := unpaired(epoch, len(marks), ahead, foreign); wrong != nil && (o.DryRun || !o.ConfirmEpoch) {
+			now, err := f.stores.Ledger.Epoch(ctx)
+			if err == nil && now.ID == epoch.ID && now.Turn > epoch.Turn {
+				continue // another sweep turned and marked between the two looks
+			}
+			return epoch, wrong
 		}
 		if o.DryRun {
 			return epoch, nil
@@ -515,6 +513,20 @@ func (f *Farm) turnEpoch(ctx context.Context, o SweepOptions) (ledger.Epoch, err
 		}
 		return next, nil
 	}
+}
+
+// unpaired tells why a ledger's epoch and a bucket's marks do not belong
+// together, of which ahead is the greatest turn.
+func unpaired(epoch ledger.Epoch, marks int, ahead uint64, foreign bool) error {
+	switch {
+	case foreign:
+		return fmt.Errorf("%w: the bucket belongs to another ledger", ErrEpochChanged)
+	case ahead > epoch.Turn:
+		return fmt.Errorf("%w: the ledger is older than the bucket", ErrEpochChanged)
+	case marks == 0 && epoch.Turn > 0:
+		return fmt.Errorf("%w: the bucket is not the one that was swept before", ErrEpochChanged)
+	}
+	return nil
 }
 
 // markEpoch marks the bucket with the epoch and returns the mark.
